@@ -21,17 +21,16 @@ _NAME = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 _BY_DAY = "RANGE (time)"
 
 
-def _columns(kind: type[sa.types.TypeEngine[Any]] | sa.types.TypeEngine[Any], *names: str) -> list[sa.Column[Any]]:
-    """Return columns of one type that are not NULL."""
-    return [sa.Column(name, kind, nullable=False) for name in names]
+def _required(**kinds: Any) -> list[sa.Column[Any]]:
+    """Return columns that are not NULL, by their names."""
+    return [sa.Column(name, kind, nullable=False) for name, kind in kinds.items()]
 
 
 series = sa.Table(
     "series",
     metadata,
     sa.Column("id", sa.LargeBinary(16), primary_key=True),
-    *_columns(_NAME, "tenant", "region", "name"),
-    sa.Column("dimensions", _JSON, nullable=False),
+    *_required(tenant=_NAME, region=_NAME, name=_NAME, dimensions=_JSON),
     # Lists are ordered by id, and most requests have no region, so each index ends with the sort key of its list.
     sa.Index("series_by_name", "tenant", "name", "id"),
     sa.Index("series_by_tenant", "tenant", "id"),
@@ -43,11 +42,9 @@ series = sa.Table(
 measurements = sa.Table(
     "measurements",
     metadata,
-    sa.Column("series_id", sa.LargeBinary(16), nullable=False),
-    sa.Column("time", _BIG, nullable=False),
-    sa.Column("value", sa.Double, nullable=False),
+    *_required(series_id=sa.LargeBinary(16), time=_BIG, value=sa.Double),
     sa.Column("value_meta", _JSON),
-    sa.Column("version", _BIG, nullable=False),
+    *_required(version=_BIG),
     sa.PrimaryKeyConstraint("series_id", "time"),
     sqlite_with_rowid=False,
     postgresql_partition_by=_BY_DAY,
@@ -58,28 +55,17 @@ series_generation = sa.Table(
     "series_generation",
     metadata,
     sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False),
-    sa.Column("generation", _BIG, nullable=False),
+    *_required(generation=_BIG),
 )
 
 alarm_history = sa.Table(
     "alarm_history",
     metadata,
-    sa.Column("time", _BIG, nullable=False),
-    sa.Column("message_id", sa.LargeBinary, nullable=False),
-    *_columns(
-        sa.Text,
-        "tenant",
-        "alarm_id",
-        "alarm_definition_id",
-        "alarm_name",
-        "old_state",
-        "new_state",
-        "severity",
-        "reason",
-    ),
+    *_required(time=_BIG, message_id=sa.LargeBinary, tenant=sa.Text, alarm_id=sa.Text, alarm_definition_id=sa.Text),
+    *_required(alarm_name=sa.Text, old_state=sa.Text, new_state=sa.Text, severity=sa.Text, reason=sa.Text),
     sa.Column("link", sa.Text),
     sa.Column("lifecycle_state", sa.Text),
-    *_columns(_JSON, "metrics", "sub_alarms"),
+    *_required(metrics=_JSON, sub_alarms=_JSON),
     sa.PrimaryKeyConstraint("time", "message_id"),
     sa.Index("alarm_history_by_alarm", "tenant", "alarm_id", "time", "message_id"),
     sa.Index("alarm_history_by_tenant", "tenant", "time", "message_id"),
@@ -89,10 +75,8 @@ alarm_history = sa.Table(
 logs = sa.Table(
     "logs",
     metadata,
-    sa.Column("time", _BIG, nullable=False),
-    sa.Column("message_id", sa.LargeBinary, nullable=False),
-    *_columns(sa.Text, "tenant", "region", "message"),
-    *_columns(_JSON, "dimensions", "fields"),
+    *_required(time=_BIG, message_id=sa.LargeBinary, tenant=sa.Text, region=sa.Text, message=sa.Text),
+    *_required(dimensions=_JSON, fields=_JSON),
     sa.PrimaryKeyConstraint("time", "message_id"),
     sa.Index("logs_by_tenant", "tenant", "time"),
     postgresql_partition_by=_BY_DAY,
@@ -101,10 +85,8 @@ logs = sa.Table(
 events = sa.Table(
     "events",
     metadata,
-    sa.Column("time", _BIG, nullable=False),
-    sa.Column("message_id", sa.LargeBinary, nullable=False),
-    *_columns(sa.Text, "tenant", "event_type"),
-    *_columns(_JSON, "payload", "dimensions"),
+    *_required(time=_BIG, message_id=sa.LargeBinary, tenant=sa.Text, event_type=sa.Text),
+    *_required(payload=_JSON, dimensions=_JSON),
     sa.PrimaryKeyConstraint("time", "message_id"),
     sa.Index("events_by_tenant", "tenant", "event_type", "time"),
     postgresql_partition_by=_BY_DAY,
@@ -120,7 +102,7 @@ def _by_id(table: str) -> sa.Table:
         name,
         metadata,
         sa.Column("message_id", sa.LargeBinary, primary_key=True),
-        sa.Column("time", _BIG, nullable=False),
+        *_required(time=_BIG),
         sa.Index(f"{name}_by_time", "time"),
         sqlite_with_rowid=False,
     )
@@ -132,10 +114,9 @@ events_by_id = _by_id("events")
 kafka_offset = sa.Table(
     "kafka_offset",
     metadata,
-    *_columns(sa.Text, "consumer_group", "topic"),
-    sa.Column("partition", sa.Integer, nullable=False),
+    *_required(consumer_group=sa.Text, topic=sa.Text, partition=sa.Integer),
     sa.Column("topic_id", sa.Text),
-    sa.Column("next", _BIG, nullable=False),
+    *_required(next=_BIG),
     sa.PrimaryKeyConstraint("consumer_group", "topic", "partition"),
 )
 
@@ -145,28 +126,18 @@ def _of_partials() -> list[sa.Column[Any]]:
 
     ``sums``: floats, separated by spaces; concatenating two texts adds them. ``group_id``: a hash of ``group_values``,
     which may be long."""
-    readings = [
-        sa.Column(f"{end}_{name}", kind, nullable=False)
-        for end in ("oldest", "latest")
-        for name, kind in (("timestamp", sa.Double), ("partition", sa.Integer), ("offset", _BIG), ("value", sa.Double))
-    ]
+    reading = {"timestamp": sa.Double, "partition": sa.Integer, "offset": _BIG, "value": sa.Double}
     return [
-        sa.Column("specification", sa.Text, nullable=False),
-        sa.Column("window_start", _BIG, nullable=False),
-        sa.Column("group_id", sa.LargeBinary(16), nullable=False),
-        sa.Column("group_values", sa.Text, nullable=False),
-        sa.Column("record_count", _BIG, nullable=False),
-        sa.Column("sums", sa.Text, nullable=False),
-        sa.Column("least", sa.Double, nullable=False),
-        sa.Column("greatest", sa.Double, nullable=False),
-        *readings,
+        *_required(specification=sa.Text, window_start=_BIG, group_id=sa.LargeBinary(16), group_values=sa.Text),
+        *_required(record_count=_BIG, sums=sa.Text, least=sa.Double, greatest=sa.Double),
+        *_required(**{f"{end}_{name}": kind for end in ("oldest", "latest") for name, kind in reading.items()}),
     ]
 
 
 aggregate_usage = sa.Table(
     "aggregate_usage",
     metadata,
-    sa.Column("job", sa.Text, nullable=False),
+    *_required(job=sa.Text),
     *_of_partials(),
     sa.PrimaryKeyConstraint("job", "specification", "window_start", "group_id"),
 )
@@ -176,8 +147,7 @@ aggregate_usage = sa.Table(
 aggregate_staging = sa.Table(
     "aggregate_staging",
     metadata,
-    sa.Column("batch", sa.Text, nullable=False),
-    *_columns(_BIG, "attempt", "staged"),
+    *_required(batch=sa.Text, attempt=_BIG, staged=_BIG),
     *_of_partials(),
     sa.Index("aggregate_staging_by_batch", "batch", "attempt"),
 )
@@ -186,9 +156,8 @@ aggregate_staging = sa.Table(
 aggregate_period = sa.Table(
     "aggregate_period",
     metadata,
-    *_columns(sa.Text, "job", "specification"),
-    *_columns(_BIG, "period_start", "version", "published"),
-    sa.Column("provisional", sa.Boolean, nullable=False),
+    *_required(job=sa.Text, specification=sa.Text, period_start=_BIG),
+    *_required(version=_BIG, published=_BIG, provisional=sa.Boolean),
     sa.PrimaryKeyConstraint("job", "specification", "period_start"),
 )
 
@@ -197,14 +166,10 @@ aggregate_period = sa.Table(
 archive_file = sa.Table(
     "archive_file",
     metadata,
-    *_columns(sa.Text, "consumer_group", "topic"),
-    sa.Column("hour", _BIG, nullable=False),
-    sa.Column("name", sa.Text, nullable=False),
+    *_required(consumer_group=sa.Text, topic=sa.Text, hour=_BIG, name=sa.Text),
     sa.Column("topic_id", sa.Text),
-    sa.Column("partition", sa.Integer, nullable=False),
-    *_columns(_BIG, "first_offset", "last_offset", "records", "bytes"),
-    *_columns(sa.Text, "batch", "staged", "state"),
-    sa.Column("archived", _BIG, nullable=False),
+    *_required(partition=sa.Integer, first_offset=_BIG, last_offset=_BIG, records=_BIG, bytes=_BIG),
+    *_required(batch=sa.Text, staged=sa.Text, state=sa.Text, archived=_BIG),
     sa.PrimaryKeyConstraint("consumer_group", "topic", "hour", "name"),
     sa.Index("archive_file_by_offset", "consumer_group", "topic", "partition", "last_offset"),
 )
@@ -213,8 +178,7 @@ archive_file = sa.Table(
 pipeline_job = sa.Table(
     "pipeline_job",
     metadata,
-    *_columns(sa.Text, "consumer_group", "topic"),
-    *_columns(_BIG, "started", "seen"),
+    *_required(consumer_group=sa.Text, topic=sa.Text, started=_BIG, seen=_BIG),
     sa.Column("stopped", _BIG),
     sa.Column("batch_ended", _BIG),
     sa.Column("batch_seconds", sa.Double),
@@ -229,7 +193,7 @@ alarm_definitions_version = sa.Table(
     "alarm_definitions_version",
     metadata,
     sa.Column("id", sa.SmallInteger, primary_key=True, autoincrement=False),
-    sa.Column("version", _BIG, nullable=False),
+    *_required(version=_BIG),
 )
 
 # ``address_key``: the name of the key that encrypts ``address``, or NULL if ``address`` is plain text.
@@ -237,10 +201,9 @@ notification_method = sa.Table(
     "notification_method",
     metadata,
     sa.Column("id", _NAME, primary_key=True),
-    *_columns(_NAME, "tenant", "name", "type", "address"),
+    *_required(tenant=_NAME, name=_NAME, type=_NAME, address=_NAME),
     sa.Column("address_key", sa.Text),
-    sa.Column("period", sa.Integer, nullable=False),
-    *_columns(_BIG, "created", "updated"),
+    *_required(period=sa.Integer, created=_BIG, updated=_BIG),
     sa.Index("notification_method_by_name", "tenant", "name", unique=True),
 )
 
@@ -248,13 +211,8 @@ alarm_definition = sa.Table(
     "alarm_definition",
     metadata,
     sa.Column("id", _NAME, primary_key=True),
-    *_columns(_NAME, "tenant", "name"),
-    *_columns(sa.Text, "description", "expression"),
-    sa.Column("deterministic", sa.Boolean, nullable=False),
-    sa.Column("match_by", _JSON, nullable=False),
-    sa.Column("severity", _NAME, nullable=False),
-    sa.Column("actions_enabled", sa.Boolean, nullable=False),
-    *_columns(_BIG, "created", "updated"),
+    *_required(tenant=_NAME, name=_NAME, description=sa.Text, expression=sa.Text, deterministic=sa.Boolean),
+    *_required(match_by=_JSON, severity=_NAME, actions_enabled=sa.Boolean, created=_BIG, updated=_BIG),
     sa.Index("alarm_definition_by_name", "tenant", "name", unique=True),
 )
 
@@ -264,16 +222,9 @@ alarm_sub_expression = sa.Table(
     "alarm_sub_expression",
     metadata,
     sa.Column("id", _NAME, primary_key=True),
-    sa.Column("definition_id", _NAME, nullable=False),
-    sa.Column("position", sa.Integer, nullable=False),
-    sa.Column("function", sa.Text, nullable=False),
-    sa.Column("metric_name", _NAME, nullable=False),
-    sa.Column("dimensions", _JSON, nullable=False),
-    sa.Column("deterministic", sa.Boolean, nullable=False),
-    sa.Column("operator", sa.Text, nullable=False),
-    sa.Column("threshold", sa.Double, nullable=False),
-    *_columns(sa.Integer, "period", "periods"),
-    sa.Column("windows", _BIG, nullable=False),
+    *_required(definition_id=_NAME, position=sa.Integer, function=sa.Text, metric_name=_NAME, dimensions=_JSON),
+    *_required(deterministic=sa.Boolean, operator=sa.Text, threshold=sa.Double),
+    *_required(period=sa.Integer, periods=sa.Integer, windows=_BIG),
     sa.Index("alarm_sub_expression_by_definition", "definition_id", "position", unique=True),
 )
 
@@ -281,10 +232,7 @@ alarm_sub_expression = sa.Table(
 alarm_action = sa.Table(
     "alarm_action",
     metadata,
-    sa.Column("definition_id", _NAME, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("position", sa.Integer, nullable=False),
-    sa.Column("method_id", _NAME, nullable=False),
+    *_required(definition_id=_NAME, state=sa.Text, position=sa.Integer, method_id=_NAME),
     sa.PrimaryKeyConstraint("definition_id", "state", "position"),
     sa.Index("alarm_action_by_method", "method_id"),
 )
@@ -295,13 +243,10 @@ alarm = sa.Table(
     "alarm",
     metadata,
     sa.Column("id", _NAME, primary_key=True),
-    *_columns(_NAME, "tenant", "definition_id"),
-    sa.Column("match_key", sa.LargeBinary(16), nullable=False),
-    sa.Column("match_values", _JSON, nullable=False),
-    sa.Column("state", _NAME, nullable=False),
+    *_required(tenant=_NAME, definition_id=_NAME, match_key=sa.LargeBinary(16), match_values=_JSON, state=_NAME),
     sa.Column("lifecycle_state", _NAME),
     sa.Column("link", _NAME),
-    *_columns(_BIG, "state_updated", "updated", "created"),
+    *_required(state_updated=_BIG, updated=_BIG, created=_BIG),
     sa.Column("evaluated_from", _BIG, nullable=False, server_default="0"),
     sa.Index("alarm_by_match", "definition_id", "match_key", unique=True),
     # Each index ends with the id, which orders equal values.
@@ -321,10 +266,7 @@ alarm = sa.Table(
 alarm_metric = sa.Table(
     "alarm_metric",
     metadata,
-    sa.Column("alarm_id", _NAME, nullable=False),
-    sa.Column("series_id", sa.LargeBinary(16), nullable=False),
-    *_columns(_NAME, "tenant", "name"),
-    sa.Column("dimensions", _JSON, nullable=False),
+    *_required(alarm_id=_NAME, series_id=sa.LargeBinary(16), tenant=_NAME, name=_NAME, dimensions=_JSON),
     sa.PrimaryKeyConstraint("alarm_id", "series_id"),
     sa.Index("alarm_metric_by_name", "tenant", "name", "alarm_id"),
 )
@@ -333,9 +275,7 @@ alarm_metric = sa.Table(
 alarm_dimension = sa.Table(
     "alarm_dimension",
     metadata,
-    sa.Column("alarm_id", _NAME, nullable=False),
-    sa.Column("series_id", sa.LargeBinary(16), nullable=False),
-    *_columns(_NAME, "name", "value", "metric_name", "tenant"),
+    *_required(alarm_id=_NAME, series_id=sa.LargeBinary(16), name=_NAME, value=_NAME, metric_name=_NAME, tenant=_NAME),
     sa.PrimaryKeyConstraint("alarm_id", "series_id", "name"),
     # The indexes contain the columns that counts read. They end with the alarm, because an alarm that has a dimension
     # in several metrics is counted once. No index contains the metric's name, because an entry could then exceed
@@ -353,11 +293,8 @@ alarm_dimension = sa.Table(
 sub_alarm = sa.Table(
     "sub_alarm",
     metadata,
-    *_columns(_NAME, "alarm_id", "sub_expression_id"),
-    sa.Column("state", sa.Text, nullable=False),
-    sa.Column("current_values", _JSON, nullable=False),
-    sa.Column("windows", _BIG, nullable=False),
-    sa.Column("empty_evaluations", sa.Integer, nullable=False),
+    *_required(alarm_id=_NAME, sub_expression_id=_NAME, state=sa.Text, current_values=_JSON),
+    *_required(windows=_BIG, empty_evaluations=sa.Integer),
     sa.Column("decided", _BIG, nullable=False, server_default="0"),
     sa.Column("newest", sa.Text),
     sa.PrimaryKeyConstraint("alarm_id", "sub_expression_id"),
@@ -384,12 +321,9 @@ alarm_evaluator = sa.Table(
     "alarm_evaluator",
     metadata,
     sa.Column("job", sa.Text, primary_key=True),
-    sa.Column("evaluated_to", _BIG, nullable=False),
+    *_required(evaluated_to=_BIG),
     sa.Column("pass_to", _BIG),
-    sa.Column("cursor", _NAME, nullable=False),
-    sa.Column("seen", _BIG, nullable=False),
-    *_columns(_JSON, "watermarks", "idle_periods"),
-    sa.Column("delay", _BIG, nullable=False),
+    *_required(cursor=_NAME, seen=_BIG, watermarks=_JSON, idle_periods=_JSON, delay=_BIG),
     sa.Column("topic_id", sa.Text),
 )
 
@@ -398,10 +332,8 @@ alarm_evaluator = sa.Table(
 alarm_series = sa.Table(
     "alarm_series",
     metadata,
-    sa.Column("sub_expression_id", _NAME, nullable=False),
-    *_columns(sa.LargeBinary(16), "series_id", "match_key"),
-    *_columns(_JSON, "match_values", "dimensions"),
-    sa.Column("seen", _BIG, nullable=False),
+    *_required(sub_expression_id=_NAME, series_id=sa.LargeBinary(16), match_key=sa.LargeBinary(16)),
+    *_required(match_values=_JSON, dimensions=_JSON, seen=_BIG),
     sa.PrimaryKeyConstraint("sub_expression_id", "series_id"),
     sa.Index("alarm_series_by_match", "sub_expression_id", "match_key"),
 )
@@ -412,9 +344,7 @@ alarm_series = sa.Table(
 alarm_window = sa.Table(
     "alarm_window",
     metadata,
-    sa.Column("sub_expression_id", _NAME, nullable=False),
-    sa.Column("match_key", sa.LargeBinary(16), nullable=False),
-    *_columns(_BIG, "window_start", "windows"),
+    *_required(sub_expression_id=_NAME, match_key=sa.LargeBinary(16), window_start=_BIG, windows=_BIG),
     *_of_windows(nullable=False),
     sa.PrimaryKeyConstraint("sub_expression_id", "match_key", "window_start"),
 )
@@ -423,8 +353,7 @@ alarm_window = sa.Table(
 alarm_part = sa.Table(
     "alarm_part",
     metadata,
-    *_columns(_NAME, "alarm_id", "sub_expression_id"),
-    sa.Column("match_key", sa.LargeBinary(16), nullable=False),
+    *_required(alarm_id=_NAME, sub_expression_id=_NAME, match_key=sa.LargeBinary(16)),
     sa.PrimaryKeyConstraint("alarm_id", "sub_expression_id", "match_key"),
     sa.Index("alarm_part_by_match", "sub_expression_id", "match_key"),
 )
@@ -437,12 +366,8 @@ alarm_changed = sa.Table("alarm_changed", metadata, sa.Column("alarm_id", _NAME,
 alarm_staging = sa.Table(
     "alarm_staging",
     metadata,
-    sa.Column("batch", sa.Text, nullable=False),
-    *_columns(_BIG, "attempt", "staged"),
-    sa.Column("sub_expression_id", _NAME, nullable=False),
-    sa.Column("windows", _BIG, nullable=False),
-    sa.Column("match_key", sa.LargeBinary(16), nullable=False),
-    sa.Column("match_values", sa.Text, nullable=False),
+    *_required(batch=sa.Text, attempt=_BIG, staged=_BIG, sub_expression_id=_NAME, windows=_BIG),
+    *_required(match_key=sa.LargeBinary(16), match_values=sa.Text),
     sa.Column("window_start", _BIG),
     *_of_windows(nullable=True),
     sa.Column("series_id", sa.LargeBinary(16)),
@@ -457,8 +382,7 @@ alarm_outbox = sa.Table(
     "alarm_outbox",
     metadata,
     sa.Column("number", _BIG.with_variant(sa.Integer(), "sqlite"), primary_key=True),
-    sa.Column("key", sa.Text, nullable=False),
-    *_columns(sa.LargeBinary, "message_id", "value"),
+    *_required(key=sa.Text, message_id=sa.LargeBinary, value=sa.LargeBinary),
 )
 
 # The notification ledger. ``state``: ``sending`` before an attempt, then ``sent``, ``failed`` (another attempt
@@ -470,12 +394,10 @@ notification = sa.Table(
     "notification",
     metadata,
     sa.Column("id", _NAME, primary_key=True),
-    *_columns(_NAME, "tenant", "alarm_id", "method_id", "new_state"),
-    sa.Column("alarm_time", _BIG, nullable=False),
-    sa.Column("state", sa.Text, nullable=False),
-    *_columns(sa.Integer, "attempts", "repeats"),
+    *_required(tenant=_NAME, alarm_id=_NAME, method_id=_NAME, new_state=_NAME),
+    *_required(alarm_time=_BIG, state=sa.Text, attempts=sa.Integer, repeats=sa.Integer),
     sa.Column("reason", sa.Text),
-    *_columns(_BIG, "created", "updated"),
+    *_required(created=_BIG, updated=_BIG),
     sa.Column("definition_id", _NAME),
     sa.Column("change", sa.LargeBinary),
     sa.Column("failures", sa.Text),
@@ -495,11 +417,8 @@ notification_deferred = sa.Table(
     "notification_deferred",
     metadata,
     sa.Column("id", _NAME, primary_key=True),
-    *_columns(_NAME, "notification_id", "tenant", "method_id", "kind", "group_key", "message_id"),
-    sa.Column("number", sa.Integer, nullable=False),
-    *_columns(_BIG, "due", "created"),
-    sa.Column("size", sa.Integer, nullable=False),
-    sa.Column("value", sa.LargeBinary, nullable=False),
+    *_required(notification_id=_NAME, tenant=_NAME, method_id=_NAME, kind=_NAME, group_key=_NAME, message_id=_NAME),
+    *_required(number=sa.Integer, due=_BIG, created=_BIG, size=sa.Integer, value=sa.LargeBinary),
     sa.Index("notification_deferred_by_due", "due"),
     sa.Index("notification_deferred_by_tenant", "tenant", "kind"),
     sa.Index("notification_deferred_by_group", "group_key", "created"),
@@ -511,8 +430,7 @@ notification_rate = sa.Table(
     "notification_rate",
     metadata,
     sa.Column("method_id", _NAME, primary_key=True),
-    sa.Column("since_ms", _BIG, nullable=False),
-    sa.Column("count", sa.Integer, nullable=False),
+    *_required(since_ms=_BIG, count=sa.Integer),
 )
 
 # A silence suppresses the notifications of alarms with a metric that has all ``dimensions``.
@@ -520,12 +438,8 @@ silence = sa.Table(
     "silence",
     metadata,
     sa.Column("id", _NAME, primary_key=True),
-    sa.Column("tenant", _NAME, nullable=False),
-    sa.Column("dimensions", _JSON, nullable=False),
-    *_columns(_BIG, "from_ms", "until_ms"),
-    sa.Column("author", _NAME, nullable=False),
-    sa.Column("comment", sa.Text, nullable=False),
-    sa.Column("created_ms", _BIG, nullable=False),
+    *_required(tenant=_NAME, dimensions=_JSON, from_ms=_BIG, until_ms=_BIG),
+    *_required(author=_NAME, comment=sa.Text, created_ms=_BIG),
     sa.Index("silence_by_end", "tenant", "until_ms"),
 )
 
