@@ -28,6 +28,9 @@ class Kind(enum.StrEnum):
     EVENTS = "events"
 
 
+#: Topic ids by partition; ``None``: not reported by the broker, so not compared.
+TopicIds = Mapping[TopicPartition, str | None]
+
 #: The kinds whose rows may be identified only by their message id (`Rows.by_id`).
 KINDS_BY_ID = frozenset({Kind.LOGS, Kind.EVENTS})
 
@@ -145,16 +148,11 @@ class Writer(ABC):
     """
 
     @abstractmethod
-    def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """Return the stored offsets of the partitions that have one. ``partitions`` maps partitions to topic ids.
-
-        Raises `TopicMismatch`.
-        """
+    def next_offsets(self, group: str, partitions: TopicIds) -> dict[TopicPartition, int]:
+        """Return the stored offsets of the partitions that have one. Raises `TopicMismatch`."""
 
     @abstractmethod
-    def begin(
-        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
-    ) -> dict[TopicPartition, int]:
+    def begin(self, group: str, starts: Mapping[TopicPartition, int], topic_ids: TopicIds) -> dict[TopicPartition, int]:
         """Store the start offset of each partition that has no stored offset. Return the offsets that are then stored,
         possibly by another process."""
 
@@ -177,10 +175,7 @@ class Writer(ABC):
         """
 
     def reset_offsets(
-        self,
-        group: str,
-        starts: Mapping[TopicPartition, int | None],
-        topic_ids: Mapping[TopicPartition, str | None],
+        self, group: str, starts: Mapping[TopicPartition, int | None], topic_ids: TopicIds
     ) -> dict[TopicPartition, int]:
         """Replace the stored offsets and topic ids in one transaction, without a comparison.
 

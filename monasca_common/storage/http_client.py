@@ -10,7 +10,6 @@ import ssl
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.message import Message
-from functools import partial
 from typing import ClassVar
 
 from sqlalchemy import URL, make_url
@@ -180,13 +179,8 @@ def send(rows: Sequence[bytes], write: Callable[[Sequence[bytes]], str | None]) 
     """
     reasons: dict[int, str] = {}
     for start, stop in _requests(rows):
-        found = find_refused(stop - start, partial(_trial, write, rows[start:stop]))
-        reasons |= {start + position: reason for position, reason in found.items()}
+        reasons |= find_refused(stop, lambda first, last: write(rows[first:last]), start=start)
     return reasons
-
-
-def _trial(write: Callable[[Sequence[bytes]], str | None], rows: Sequence[bytes], start: int, stop: int) -> str | None:
-    return write(rows[start:stop])
 
 
 def _requests(rows: Sequence[bytes]) -> Iterator[tuple[int, int]]:

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.storage import fence
-from monasca_common.storage.base import Claim
+from monasca_common.storage.base import Claim, TopicIds
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.fence import StoredNext
 
@@ -156,8 +156,8 @@ class StoredPositions:
         self._execute = execute
         self._dialect = dialect
 
-    def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
-        """Return the stored offsets of the partitions that have one. ``partitions`` maps partitions to topic ids."""
+    def next_offsets(self, group: str, partitions: TopicIds) -> dict[TopicPartition, int]:
+        """Return the stored offsets of the partitions that have one."""
         found = self._returned(SELECT, group, [AskedPosition(each) for each in partitions])
         return _checked(found, partitions)
 
@@ -167,9 +167,7 @@ class StoredPositions:
         found = _by_partition(self._execute(statement, {"consumer_group": group, "topic": topic}))
         return {each.partition: offset for each, offset in _checked(found, dict.fromkeys(found, topic_id)).items()}
 
-    def begin(
-        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
-    ) -> dict[TopicPartition, int]:
+    def begin(self, group: str, starts: Mapping[TopicPartition, int], topic_ids: TopicIds) -> dict[TopicPartition, int]:
         """Store the start offset of each partition that has no stored offset. Return the offsets that are then stored,
         possibly by another process."""
         return _checked(self._insert(group, starts, topic_ids), topic_ids)
@@ -215,10 +213,7 @@ class StoredPositions:
         self.advance({claim: stored})
 
     def reset(
-        self,
-        group: str,
-        starts: Mapping[TopicPartition, int | None],
-        topic_ids: Mapping[TopicPartition, str | None],
+        self, group: str, starts: Mapping[TopicPartition, int | None], topic_ids: TopicIds
     ) -> dict[TopicPartition, int]:
         """Replace the stored offsets and ids with these; ``None`` removes a row. Return the former offsets.
 
@@ -232,7 +227,7 @@ class StoredPositions:
         return {partition: stored.next_offset for partition, stored in before.items()}
 
     def _insert(
-        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
+        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: TopicIds
     ) -> dict[TopicPartition, StoredNext]:
         rows = [AskedPosition(partition, topic_ids.get(partition), starts[partition]) for partition in sorted(starts)]
         return self._returned(INSERT, group, rows)
@@ -250,9 +245,7 @@ def _by_partition(result: Result) -> dict[TopicPartition, StoredNext]:
     return {TopicPartition(topic, number): StoredNext(int(at), id_) for topic, number, at, id_ in result.fetchall()}
 
 
-def _checked(
-    found: Mapping[TopicPartition, StoredNext], topic_ids: Mapping[TopicPartition, str | None]
-) -> dict[TopicPartition, int]:
+def _checked(found: Mapping[TopicPartition, StoredNext], topic_ids: TopicIds) -> dict[TopicPartition, int]:
     for partition, stored in found.items():
         fence.check_topic(partition.topic, stored.topic_id, topic_ids.get(partition))
     return {partition: stored.next_offset for partition, stored in found.items()}

@@ -6,14 +6,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-def find_refused(count: int, trial: Callable[[int, int], str | None]) -> dict[int, str]:
-    """Return the reason, by position, for each of ``count`` rows that is refused on its own.
+def find_refused(stop: int, trial: Callable[[int, int], str | None], *, start: int = 0) -> dict[int, str]:
+    """Return the reason, by position, for each row from ``start`` (inclusive) to ``stop`` (exclusive) that is refused
+    on its own.
 
     ``trial(start, stop)`` stores these rows, rolls back, and returns why the database refuses them, or ``None``. There
-    are about ``2 * log2(count)`` trials for each bad row.
+    are about ``2 * log2(stop - start)`` trials for each bad row.
     """
     reasons: dict[int, str] = {}
-    spans = [(0, count)]
+    spans = [(start, stop)]
     while spans:
         start, stop = spans.pop()
         reason = trial(start, stop) if start < stop else None

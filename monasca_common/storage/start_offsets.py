@@ -12,7 +12,7 @@ from monasca_common.kafka import KafkaConsumer, RebalanceListener
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.runtime.member_health import MemberHealth, MemberState
-from monasca_common.storage.base import Writer
+from monasca_common.storage.base import TopicIds, Writer
 from monasca_common.storage.errors import StorageError, StorageUnavailable
 from monasca_common.storage.positions import first_reads
 from monasca_common.storage.writer_pool import WriterPool
@@ -74,5 +74,5 @@ class StartOffsets(RebalanceListener):
                 starts |= writer.begin(group, chosen, self._with_ids(chosen))
         return {partition: starts[partition] for partition in partitions}
 
-    def _with_ids(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, str | None]:
+    def _with_ids(self, partitions: Iterable[TopicPartition]) -> TopicIds:
         return {partition: self.topic_ids.get(partition.topic) for partition in partitions}

@@ -11,7 +11,7 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.models.seen import Seen
 from monasca_common.storage import fence, retention
-from monasca_common.storage.base import Capability, Claim, Kind, Rows, Storage, Writer, Written
+from monasca_common.storage.base import Capability, Claim, Kind, Rows, Storage, TopicIds, Writer, Written
 from monasca_common.storage.errors import NotSupported, RowsRefused
 from monasca_common.storage.http_client import check_credentials, send
 from monasca_common.storage.influxdb.client import Address, InfluxClient, address
@@ -64,13 +64,11 @@ class InfluxdbWriter(Writer):
             self._client.close()
             raise
 
-    def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
+    def next_offsets(self, group: str, partitions: TopicIds) -> dict[TopicPartition, int]:
         """Return an empty result, because only Kafka's committed offsets exist."""
         return {}
 
-    def begin(
-        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
-    ) -> dict[TopicPartition, int]:
+    def begin(self, group: str, starts: Mapping[TopicPartition, int], topic_ids: TopicIds) -> dict[TopicPartition, int]:
         """Return the start offsets without storing them."""
         return dict(starts)
 

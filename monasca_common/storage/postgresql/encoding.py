@@ -13,11 +13,10 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, LiteralString
+from typing import Any
 
-from monasca_common.models.rows import AlarmTransition, Event, LogEntry
-from monasca_common.storage.base import Kind
 from monasca_common.storage.reduction import MeasurementRow
+from monasca_common.storage.sql.writer import KEYED_COLUMNS
 
 _HEADER = b"PGCOPY\n\xff\r\n\0" + Struct("!ii").pack(0, 0)
 _TRAILER = Struct("!h").pack(-1)
@@ -38,8 +37,8 @@ _JSON_COLUMNS = frozenset({"metrics", "sub_alarms", "dimensions", "fields", "pay
 class KeyedTable:
     """A table whose rows are keyed by (time, message_id)."""
 
-    name: LiteralString
-    columns: tuple[LiteralString, ...]
+    name: str
+    columns: tuple[str, ...]
 
     @property
     def json_positions(self) -> frozenset[int]:
@@ -47,15 +46,7 @@ class KeyedTable:
         return frozenset(at for at, column in enumerate(self.columns[2:]) if column in _JSON_COLUMNS)
 
 
-def _keyed(name: LiteralString, row: Any) -> KeyedTable:
-    return KeyedTable(name, ("time", "message_id", *row._fields[1:]))
-
-
-KEYED_TABLES = {
-    Kind.ALARM_HISTORY: _keyed("alarm_history", AlarmTransition),
-    Kind.LOGS: _keyed("logs", LogEntry),
-    Kind.EVENTS: _keyed("events", Event),
-}
+KEYED_TABLES = {kind: KeyedTable(str(kind), columns) for kind, columns in KEYED_COLUMNS.items()}
 
 
 def measurements(rows: Iterable[MeasurementRow]) -> bytes:

@@ -23,12 +23,7 @@ from monasca_common.storage.retention import DAY_MS
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.bounded import BoundedConnection
 
-TABLES = {
-    Kind.METRICS: "measurements",
-    Kind.ALARM_HISTORY: "alarm_history",
-    Kind.LOGS: "logs",
-    Kind.EVENTS: "events",
-}
+TABLES = {kind: "measurements" if kind is Kind.METRICS else str(kind) for kind in Kind}
 _DAYS_BEHIND = 2
 _DAYS_AHEAD = 2
 _DAYS_A_TRANSACTION = 20

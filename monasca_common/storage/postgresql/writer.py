@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -121,11 +122,7 @@ class PostgresqlWriter(SqlWriter):
             return _PartitionMissing({partitions.day_of(time) for time in times_of(rows)})
         if not is_of_a_row(error):
             return None
-
-        def trial(start: int, stop: int) -> str | None:
-            return self._trial(connection, rows.part(start, stop))
-
-        return refusal(rows, first, trial, cause=reason(error), database="PostgreSQL")
+        return refusal(rows, first, partial(self._trial, connection), cause=reason(error), database="PostgreSQL")
 
     def _trial(self, connection: BoundedConnection, rows: Rows) -> str | None:
         """Return the reason why these rows are refused, or ``None``; roll them back."""

@@ -14,9 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.models.rows import AlarmTransition, Event, LogEntry
 from monasca_common.models.series import Series
 from monasca_common.storage import fence, retention
-from monasca_common.storage.base import Claim, Kind, Rows, Writer
+from monasca_common.storage.base import Claim, Kind, Rows, TopicIds, Writer
 from monasca_common.storage.errors import RowsRefused, StorageError, StorageUnavailable
 from monasca_common.storage.positions import Dialect, StoredPositions
 from monasca_common.storage.refusal import find_refused
@@ -57,13 +58,11 @@ class SqlWriter(Writer):
         with self._transaction() as connection:
             yield StoredPositions(connection.execute, self.dialect)
 
-    def next_offsets(self, group: str, partitions: Mapping[TopicPartition, str | None]) -> dict[TopicPartition, int]:
+    def next_offsets(self, group: str, partitions: TopicIds) -> dict[TopicPartition, int]:
         with self._positions() as positions:
             return positions.next_offsets(group, partitions)
 
-    def begin(
-        self, group: str, starts: Mapping[TopicPartition, int], topic_ids: Mapping[TopicPartition, str | None]
-    ) -> dict[TopicPartition, int]:
+    def begin(self, group: str, starts: Mapping[TopicPartition, int], topic_ids: TopicIds) -> dict[TopicPartition, int]:
         with self._positions() as positions:
             return positions.begin(group, starts, topic_ids)
 
@@ -92,10 +91,7 @@ class SqlWriter(Writer):
         positions.advance({claim: stored})
 
     def reset_offsets(
-        self,
-        group: str,
-        starts: Mapping[TopicPartition, int | None],
-        topic_ids: Mapping[TopicPartition, str | None],
+        self, group: str, starts: Mapping[TopicPartition, int | None], topic_ids: TopicIds
     ) -> dict[TopicPartition, int]:
         with self._positions() as positions:
             return positions.reset(group, starts, topic_ids)
@@ -128,14 +124,19 @@ class SqlWriter(Writer):
         self._known.update(each.id for each in series)
 
 
-def refusal(
-    rows: Rows, first: int, trial: Callable[[int, int], str | None], *, cause: str, database: str
-) -> StorageError:
-    """Return the error for refused rows, with the reason of each. ``trial``: see `find_refused`."""
-    reasons = find_refused(len(rows.values), trial)
+def refusal(rows: Rows, first: int, trial: Callable[[Rows], str | None], *, cause: str, database: str) -> StorageError:
+    """Return the error for refused rows, with the reason of each. ``trial``: see `find_refused`, with a part of the
+    rows."""
+    reasons = find_refused(len(rows.values), lambda start, stop: trial(rows.part(start, stop)))
     if not reasons:
         return StorageUnavailable(f"{database}: a batch was refused, although no row was refused by itself: {cause}")
     return RowsRefused(reasons, first=first)
+
+
+# The kinds of rows other than metrics, each with the type of its rows.
+_KEYED: Mapping[Kind, type[Any]] = {Kind.ALARM_HISTORY: AlarmTransition, Kind.LOGS: LogEntry, Kind.EVENTS: Event}
+#: The columns of tables whose rows are keyed by (time, message_id), by kind, which is also the name of the table.
+KEYED_COLUMNS = {kind: ("time", "message_id", *row._fields[1:]) for kind, row in _KEYED.items()}
 
 
 def times_of(rows: Rows) -> list[int]:
@@ -144,5 +145,5 @@ def times_of(rows: Rows) -> list[int]:
 
 
 def keyed_rows(rows: Rows) -> list[tuple[Any, ...]]:
-    """Return rows of ``(time_ms, message_id, …)``."""
+    """Return rows of ``(time_ms, message_id, …)``, in the order of `KEYED_COLUMNS`."""
     return [(value[0], message_id, *value[1:]) for value, message_id in zip(rows.values, rows.message_ids, strict=True)]

@@ -10,9 +10,9 @@ from typing import Any
 
 import orjson
 
-from monasca_common.models.rows import AlarmTransition, Event, LogEntry
 from monasca_common.models.series import Series
 from monasca_common.storage.base import KINDS_BY_ID, Kind
+from monasca_common.storage.sql.writer import KEYED_COLUMNS
 
 # ON CONFLICT DO NOTHING, because INSERT OR IGNORE would also drop rows that violate other constraints.
 INSERT_SERIES = (
@@ -46,18 +46,14 @@ SELECT_GENERATION = "SELECT generation FROM series_generation"
 RAISE_GENERATION = "UPDATE series_generation SET generation = generation + 1"
 
 
-def _insert(table: str, row: type[Any], condition: str = "true") -> str:
-    columns = ("time", "message_id", *row._fields[1:])
+def _insert(kind: Kind, condition: str = "true") -> str:
+    columns = KEYED_COLUMNS[kind]
     places = ", ".join(f"?{number}" for number, _ in enumerate(columns, 1))
     names = ", ".join(columns)
-    return f"INSERT INTO {table} ({names}) SELECT {places} WHERE {condition} ON CONFLICT DO NOTHING"  # nosec B608
+    return f"INSERT INTO {kind} ({names}) SELECT {places} WHERE {condition} ON CONFLICT DO NOTHING"  # nosec B608
 
 
-INSERT_KEYED = {
-    Kind.ALARM_HISTORY: _insert("alarm_history", AlarmTransition),
-    Kind.LOGS: _insert("logs", LogEntry),
-    Kind.EVENTS: _insert("events", Event),
-}
+INSERT_KEYED = {kind: _insert(kind) for kind in KEYED_COLUMNS}
 
 # For rows by id, the id is stored with the time of its first row, and only a row with that time is inserted.
 NOTE_ID = {
@@ -65,10 +61,7 @@ NOTE_ID = {
     for kind in KINDS_BY_ID
 }
 _NOTED = "?1 = (SELECT time FROM {}_by_id WHERE message_id = ?2)"
-INSERT_BY_ID = {
-    Kind.LOGS: _insert("logs", LogEntry, _NOTED.format("logs")),
-    Kind.EVENTS: _insert("events", Event, _NOTED.format("events")),
-}
+INSERT_BY_ID = {kind: _insert(kind, _NOTED.format(kind)) for kind in KINDS_BY_ID}
 
 
 def series_row(series: Series) -> tuple[Any, ...]:

@@ -105,8 +105,7 @@ class SqliteWriter(SqlWriter):
     def _refusal(self, rows: Rows, first: int, cause: str) -> Exception:
         """Find the refused rows by trials that are rolled back."""
 
-        def trial(start: int, stop: int) -> str | None:
-            part = rows.part(start, stop)
+        def trial(part: Rows) -> str | None:
             with self._transaction() as connection:
                 try:
                     self._store(connection, part, expect_new=False)
