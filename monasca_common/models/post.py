@@ -66,9 +66,7 @@ def members_of(body: bytes) -> dict[str, bytes]:
     try:
         return {key: bytes(member) for key, member in _split_object(body).items()}
     except json_text.UNREADABLE as error:
-        members = _read_leniently(body, error)
-    if not isinstance(members, dict):
-        raise InvalidEnvelope([Violation("", "must be an object")])
+        members = _read_leniently(body, error, dict, Violation("", "must be an object"))
     return {key: json_text.write_leniently(member) for key, member in members.items()}
 
 
@@ -77,25 +75,24 @@ def split(array: bytes, place: str = "") -> list[bytes]:
 
     Invalid JSON that Python's json accepts (NaN, an unpaired surrogate) invalidates only its element.
     """
+    write: Callable[[Any], bytes] = bytes
     try:
-        elements = _split_array(array)
-        check_count(len(elements), place)
-        return [bytes(element) for element in elements]
+        elements: list[Any] = _split_array(array)
     except json_text.UNREADABLE as error:
-        if isinstance(error, InvalidEnvelope):
-            raise
-        values = _read_leniently(array, error)
-    if not isinstance(values, list):
-        raise InvalidEnvelope([Violation(place, "must be an array")])
-    check_count(len(values), place)
-    return [json_text.write_leniently(value) for value in values]
+        elements = _read_leniently(array, error, list, Violation(place, "must be an array"))
+        write = json_text.write_leniently
+    check_count(len(elements), place)
+    return list(map(write, elements))
 
 
-def _read_leniently(text: bytes, error: Exception) -> Any:
+def _read_leniently(text: bytes, error: Exception, kind: type, violation: Violation) -> Any:
     try:
-        return json_text.read_leniently(text)
+        value = json_text.read_leniently(text)
     except ValueError:
         raise Unreadable(json_text.reason(error)) from None
+    if not isinstance(value, kind):
+        raise InvalidEnvelope([violation])
+    return value
 
 
 def check_count(count: int, place: str = "") -> None:
