@@ -35,16 +35,6 @@ _NONE: Sequence[str] = ()
 _USUAL_SAMPLE, _USUAL_ZERO = b"\x12\x10\x09", b"\x12\x07\x10"
 
 
-def parse(body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
-    """Parse a request. Raises `Unreadable`, and `InvalidEnvelope` if the request has too many samples."""
-    samples = Samples(rules)
-    try:
-        SeriesParser(samples).add_all(body)
-    except IndexError:
-        raise Unreadable("is not a protobuf message of remote write: it is truncated") from None
-    return samples.post()
-
-
 @lru_cache(maxsize=4)
 def _heads(_max_dimensions: int, _reserved_names: frozenset[str]) -> Seen[bytes, bytes]:
     """Return the cache of valid series under these rules: the head of each series by the bytes of its labels."""
@@ -52,19 +42,29 @@ def _heads(_max_dimensions: int, _reserved_names: frozenset[str]) -> Seen[bytes,
 
 
 class SeriesParser:
-    """Adds the series of one request to ``samples``. ``series``: the number of earlier series."""
+    """Parses the series of one request into ``samples``. ``series``: the number of earlier series."""
 
-    def __init__(self, samples: Samples) -> None:
-        self._samples = samples
-        self._heads = _heads(samples.rules.max_dimensions, samples.rules.reserved_names)
-        self._times: dict[bytes, int] = {}
+    def __init__(self, rules: PostRules) -> None:
+        self.samples = Samples(rules)
         self.series = 0
+        self._heads = _heads(rules.max_dimensions, rules.reserved_names)
+        self._times: dict[bytes, int] = {}
+
+    @classmethod
+    def parse(cls, body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
+        """Parse a request. Raises `Unreadable`, and `InvalidEnvelope` if the request has too many samples."""
+        parser = cls(rules)
+        try:
+            parser.add_all(body)
+        except IndexError:
+            raise Unreadable("is not a protobuf message of remote write: it is truncated") from None
+        return parser.samples.post()
 
     def add_all(self, body: bytes) -> None:
         """Add all series. Raises `Unreadable`, `IndexError` for a truncated field, and `InvalidEnvelope` for too many
         series or samples. A series whose labels are cached, with one sample whose time has occurred before, takes a
         third of the time of `_add_series`."""
-        find, time_of, samples = self._heads.find, self._times.get, self._samples
+        find, time_of, samples = self._heads.find, self._times.get, self.samples
         for key, data in fields(body):
             if key != SERIES:
                 continue
@@ -99,7 +99,7 @@ class SeriesParser:
                 continue
             if broken:
                 place = place or f"timeseries[{self.series}] ({_shown(labels)})"
-                self._samples.refuse(place, broken)
+                self.samples.refuse(place, broken)
 
     def _add(self, head: bytes, content: bytes) -> Sequence[str]:
         """Add a sample, or return the rules that it breaks."""
@@ -108,13 +108,13 @@ class SeriesParser:
         if time_ms is None:
             time_ms, _ = varint(time, 0)
             time_ms -= time_ms >> 63 << 64  # negative numbers have 64 bits
-            if fault := self._samples.rules.allowed.fault(time_ms):
+            if fault := self.samples.rules.allowed.fault(time_ms):
                 return (f"its time {fault}",)
             self._times[time] = time_ms
         if value == STALE_DOUBLE:
-            self._samples.add(head, time_ms, NAN, STALE_META)
+            self.samples.add(head, time_ms, NAN, STALE_META)
         else:
-            self._samples.add(head, time_ms, _double(value)[0])
+            self.samples.add(head, time_ms, _double(value)[0])
         return _NONE
 
     def _checked(self, labels: bytes) -> tuple[bytes, Sequence[str]]:
@@ -132,16 +132,19 @@ class SeriesParser:
                 faults.append(f"the label {shown(name)} is repeated")
             found[name] = value
             dimension_count += bool(value) and name != _NAME
-            if dimension_count > self._samples.rules.max_dimensions or len(faults) > _MOST_FAULTS:
+            if dimension_count > self.samples.rules.max_dimensions or len(faults) > _MOST_FAULTS:
                 break
         name = found.pop(_NAME, "")
         dimensions = {key: value for key, value in found.items() if value}  # an empty label equals a missing one
-        faults += self._samples.faults(name, dimensions)
+        faults += self.samples.faults(name, dimensions)
         if faults:
             return b"", faults
         head = series_head(name, dimensions)
         self._heads.keep(labels, head, len(labels) + len(head))
         return head, faults
+
+
+parse = SeriesParser.parse
 
 
 def _labels_end(data: bytes) -> int:

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from monasca_common.models import remote_write as version_1
-from monasca_common.models.errors import InvalidEnvelope, Unreadable, Violation
-from monasca_common.models.post import DEFAULT_RULES, MOST_BYTES, ParsedPost, PostRules
+from monasca_common.models.errors import InvalidEnvelope, Violation
+from monasca_common.models.post import MOST_BYTES, PostRules
 from monasca_common.models.remote_write import fields, varint
-from monasca_common.models.samples import Samples
 from monasca_common.models.write_request import field
 
 # Protobuf tags, as in `remote_write`.
@@ -25,20 +24,9 @@ _MOST_SYMBOLS = 200_000
 _MOST_LABELS = 500_000
 
 
-def parse(body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
-    """Parse a request, like `remote_write.parse`."""
-    samples = Samples(rules)
-    try:
-        _RequestParser(samples).add_all(body)
-    except IndexError:
-        raise Unreadable("is not a protobuf message of remote write: it is truncated") from None
-    return samples.post()
-
-
-class _RequestParser:
-    def __init__(self, samples: Samples) -> None:
-        self._samples = samples
-        self._parser = version_1.SeriesParser(samples)
+class _RequestParser(version_1.SeriesParser):
+    def __init__(self, rules: PostRules) -> None:
+        super().__init__(rules)
         self._symbols: list[bytes] = []
         self._bytes_left = MOST_BYTES
         self._references_left = 2 * _MOST_LABELS
@@ -52,36 +40,35 @@ class _RequestParser:
                     raise _too_large(f"{_MOST_SYMBOLS} symbols")
             elif key == _SERIES:
                 all_series.append(content)
-                self._samples.check_count(len(all_series))
-        for index, series in enumerate(all_series):
-            self._parser.series = index
-            self._add(series)
+                self.samples.check_count(len(all_series))
+        for self.series, series in enumerate(all_series):
+            self._rewrite(series)
 
-    def _add(self, series: bytes) -> None:
+    def _rewrite(self, series: bytes) -> None:
         references: list[int] = []
         samples: list[bytes] = []
-        place = f"timeseries[{self._parser.series}]"
+        place = f"timeseries[{self.series}]"
         for key, content in fields(series):
             if key in (_PACKED_REFERENCES, _REFERENCE):
                 references += islice(_numbers(content), self._references_left + 1)
             elif key in _VERSION_1:
                 samples.append(field(_VERSION_1[key], content))
-                self._samples.check_count(len(samples))
+                self.samples.check_count(len(samples))
             elif key == _EXEMPLAR:
-                self._samples.refuse(place, ["exemplars are not stored: set send_exemplars to false"])
+                self.samples.refuse(place, ["exemplars are not stored: set send_exemplars to false"])
             if len(references) > self._references_left:
                 raise _too_large(f"{_MOST_LABELS} labels")
         self._references_left -= len(references)
         last = max(references, default=-1)
         if len(references) % 2 == 0 and last < len(self._symbols):
             labels = self._labels(references)
-            self._parser.add_all(field(version_1.SERIES, b"".join([*labels, *samples])))
+            super().add_all(field(version_1.SERIES, b"".join([*labels, *samples])))
             return
         fault = "has an odd number of references to symbols"
         if last >= len(self._symbols):
             fault = f"refers to the missing symbol {last}: the request has {len(self._symbols)} symbols"
         for _ in samples:
-            self._samples.refuse(place, [fault])
+            self.samples.refuse(place, [fault])
 
     def _labels(self, references: Sequence[int]) -> list[bytes]:
         """Return the labels. Raises `InvalidEnvelope` if those of all series are too long, because a series of a few
@@ -94,6 +81,9 @@ class _RequestParser:
             field(version_1.LABEL, field(version_1.LABEL_NAME, name) + field(version_1.LABEL_VALUE, value))
             for name, value in zip(texts[::2], texts[1::2], strict=True)
         ]
+
+
+parse = _RequestParser.parse
 
 
 def _numbers(content: bytes) -> Iterator[int]:
