@@ -9,15 +9,7 @@ from types import MappingProxyType
 
 from oslo_config import cfg
 
-from monasca_common.kafka.config import (
-    GroupReader,
-    Option,
-    OptionGroup,
-    declared,
-    made_of,
-    option,
-    options_of,
-)
+from monasca_common.kafka.config import GroupReader, Option, OptionGroup, declared, made_of, option, options_of
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.models.limits import MOST_DIMENSIONS
 from monasca_common.storage.base import Kind
