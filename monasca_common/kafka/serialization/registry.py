@@ -67,7 +67,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         """
         self.check()
         cached = self.cached.get(key)
-        return self._fetch(key) if cached is None else cached[1]
+        return self._fetch(key, self.cached.get) if cached is None else cached[1]
 
     def latest(self, subject: str) -> tuple[int, T]:
         """Return the id and the parsed latest schema of a subject. Raises `SchemaRefused`, and the errors of `get`."""
@@ -85,23 +85,23 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self._fetch(schema_id)
         return schema_id
 
-    def _fetch(self, key: SchemaKey) -> T:
+    def _fetch(self, key: SchemaKey, find: Callable[[SchemaKey], Any] = lambda key: None) -> T:
         def request(client: Any) -> tuple[Schema, Names]:
             schema = _by_key(client, key)
             return schema, tuple(_references(client, schema, set()))
 
         try:
-            schema, names = self.ask(request)
+            entry: tuple[str, T] = self.ask(request, partial(find, key), lambda found: self._cache(key, *found))
+            return entry[1]
         except SchemaRefused as refused:
             if refused.code not in NOT_FOUND:
                 reason = f"the schema registry refuses to return schema {key}: {refused}"
                 raise RegistryUnavailable(reason, MAX_BACKOFF_SECONDS) from None
             self._wait_for(key)
             raise SerializationError(f"the schema registry has no schema {key}") from refused
-        self._unknown.pop(key, None)
-        return self._cache(key, schema, names)
 
-    def _cache(self, key: SchemaKey, schema: Schema, names: Names) -> T:
+    def _cache(self, key: SchemaKey, schema: Schema, names: Names) -> tuple[str, T]:
+        self._unknown.pop(key, None)
         # Apicurio does not return the type, and the client then assumes AVRO; null also means AVRO.
         if schema.schema_type not in (self._schema_type, "AVRO", None):
             raise SerializationError(f"schema {key} is {schema.schema_type}, not {self._schema_type}")
@@ -115,9 +115,9 @@ class SchemaRegistry(RegistryClient, Generic[T]):
                 raise RegistryUnavailable(_REUSED.format(key), MAX_BACKOFF_SECONDS)
             while len(self.cached) >= self.settings.cached_schemas:
                 del self.cached[next(iter(self.cached))]
-            self.cached[key] = text, parsed
+            entry = self.cached[key] = text, parsed
             self._compare_at = min(self._compare_at, self.clock.monotonic() + _COMPARE_SECONDS)
-        return parsed
+        return entry
 
     def _wait_for(self, key: SchemaKey) -> None:
         """Raise `RegistryUnavailable` until an unknown id has been requested for ``unknown_id_seconds``. Shortly after

@@ -30,6 +30,7 @@ _FIRST_BACKOFF_SECONDS = 0.5
 _MOST_TEXT = 300  # characters of the registry's own error text
 _REFUSALS = (409, 422, *NOT_FOUND, *range(42200, 42300))
 _NO_ANSWER = "no response in time"
+_Call = Callable[[Any], Any]
 
 
 class RegistryClient:
@@ -43,15 +44,19 @@ class RegistryClient:
         self._ask_at = 0.0
         self._reason = ""
 
-    def ask(self, question: Callable[[Any], Any]) -> Any:
+    def ask(self, question: _Call, find: Callable[[], Any] = lambda: None, keep: _Call = lambda answer: answer) -> Any:
         """Return the response to ``question``, within ``timeout_seconds`` after at most the same time for other
         threads. After a failure, no request is sent until a back-off has passed, and then only one, for which other
         threads do not wait. The back-off after a time-out is at least as long as the time-out, so a registry that hangs
-        blocks one thread for half of the time. Raises `RegistryUnavailable`, and `SchemaRefused` if it refuses."""
+        blocks one thread for half of the time. ``find``: returns a result that another thread has kept in the meantime,
+        or ``None``; ``keep``: keeps a response, and returns its result. Raises `RegistryUnavailable`, and
+        `SchemaRefused` if the registry refuses."""
         if not self._asking.acquire(timeout=0 if self._backoff else self.settings.timeout_seconds):
             reason = self._reason if self._backoff else f"the schema registry {self.settings.url} is slow"
             raise RegistryUnavailable(reason, _FIRST_BACKOFF_SECONDS)
         try:
+            if (found := find()) is not None:
+                return found
             left = self._ask_at - self.clock.monotonic()
             if left > 0:
                 raise RegistryUnavailable(self._reason, left)
@@ -60,7 +65,7 @@ class RegistryClient:
                 self._backoff = 0.0
                 if error is not None:
                     raise error
-                return answer
+                return keep(answer)
             reason = _reason(error)
             least = min(MAX_BACKOFF_SECONDS, self.settings.timeout_seconds) if reason == _NO_ANSWER else 0.0
             self._backoff = min(MAX_BACKOFF_SECONDS, 2 * self._backoff or _FIRST_BACKOFF_SECONDS)
@@ -71,7 +76,7 @@ class RegistryClient:
         finally:
             self._asking.release()
 
-    def _answer(self, question: Callable[[Any], Any]) -> tuple[Any, Exception | None]:
+    def _answer(self, question: _Call) -> tuple[Any, Exception | None]:
         """Send a request on a thread that can be abandoned, because the client's time-out applies to each part of a
         response. Return the response or the error."""
         response: Future[Any] = Future()

@@ -201,6 +201,49 @@ class OutageTest(MemoryRegistryCase):
         run_together(read, range(6))
         self.assertEqual(2, len(serializer.registry.cached))
 
+    def test_threads_that_need_a_schema_share_one_request(self):
+        serializer = self.avro()
+        requests, answer = len(self.memory.requests), self.memory.answer
+
+        def slow(*request):
+            time.sleep(0.05)
+            return answer(*request)
+
+        def read(_):
+            self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+
+        with mock.patch.object(self.memory, "answer", slow):
+            run_together(read, range(32))
+        self.assertEqual(["GET /schemas/ids/1"], self.memory.requests[requests:])
+
+    def test_a_registry_that_hangs_is_unavailable_to_all_waiting_threads_within_the_time_out(self):
+        serializer = self.avro(timeout_seconds=_SHORT)
+        self.memory.fault = "hang"
+        seconds = []
+
+        def read(_):
+            began = time.monotonic()
+            self.unavailable(serializer)
+            seconds.append(time.monotonic() - began)
+
+        run_together(read, range(32))
+        self.assertEqual(32, len(seconds))
+        self.assertLess(max(seconds), 5)
+        self.memory.fault = None
+        self.assert_recovers(serializer)
+
+    def test_a_refused_request_does_not_affect_the_threads_that_wait_for_other_schemas(self):
+        serializer = self.avro()
+        unknown = b"\0\0\0\0\x63x"
+
+        def read(number):
+            if number % 2:
+                self.unavailable(serializer, unknown)
+            else:
+                self.assertEqual(VALUE, serializer.loads(self.value, self.context))
+
+        run_together(read, range(16))
+
     def test_a_cache_has_a_bound(self):
         other = self.avro(schema=WITH_UNIT).dumps({**VALUE, "unit": "F"}, self.context)
         serializer = self.avro(cached_schemas=1)
