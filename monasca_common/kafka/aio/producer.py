@@ -140,7 +140,8 @@ class AsyncProducer:
         if refused is not None:
             self.producer._check("send")
             raise refused
-        self._wake()
+        if self._serving.idle:
+            self._serving.wake()
         return SentBulk(self, bulk)
 
     async def flush(self, timeout: float | None = None) -> DeliveryReport:
@@ -166,7 +167,8 @@ class AsyncProducer:
 
     def _sent(self, topic: str, reservation: Reservation) -> SentBulk:
         """Return the bulk that uses this open reservation. The caller holds the lock."""
-        self._wake()
+        if self._serving.idle:
+            self._serving.wake()
         last = self._last_sent.get(topic)
         if last is None or last[0] is not reservation:
             bulk = next(bulk for bulk in self._table._open if bulk.reservation is reservation)
@@ -208,7 +210,3 @@ class AsyncProducer:
                 timer.cancel()
         finally:
             self._table.waiters.pop(waiter, None)
-
-    def _wake(self) -> None:
-        if self._serving.idle:
-            self._serving.wake()
