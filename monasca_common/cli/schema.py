@@ -218,7 +218,8 @@ def _file(conf: cfg.ConfigOpts, path: str, *, subject: str = "", context: Serial
     serializer: Any = load_serializer(name, conf=conf)
     try:
         schema = serializer.parse(text, ())
-        subject = subject if context is None else serializer.subject(context, schema)
+        if context is not None:
+            subject = settings.subject(context.option_name, lambda: serializer.record_name(schema))
     except SerializationError as error:
         subject, fault = subject if context is None else settings.subject(context.option_name, str), str(error)
     return _File(subject, path, serializer.schema_type, text, fault)

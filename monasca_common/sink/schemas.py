@@ -250,8 +250,7 @@ def _misfit(column: SinkColumn | None, values: Sequence[Any]) -> str:
 def _latest(serializer: Any, topic: str, which: Literal["key", "value"]) -> tuple[str, _SchemaFields | None]:
     """Return a name for the schema that columns read, and the schema's fields. Raises `SerializationError`."""
     settings, kind = serializer.registry.settings, serializer.schema_type
-    context, subject = SerializationContext(topic, which), f"{topic}-{which}"
-    name = context.option_name
+    name, subject = SerializationContext(topic, which).option_name, f"{topic}-{which}"
     if reader := getattr(serializer, "readers", {}).get(name):
         return "the schema of reader_schema_files", _AvroFields(reader)
     strategy = settings.topic_strategies.get(name, settings.subject_name_strategy)
@@ -260,7 +259,8 @@ def _latest(serializer: Any, topic: str, which: Literal["key", "value"]) -> tupl
         if file is None and kind != "PROTOBUF":
             needs = f"the strategy {strategy} of its subject needs the file of {name} in schema_files"
             return f"the schema of its {which}s is not compared: {needs}", None
-        subject = serializer.subject(context, serializer.read_schema("schema_files", file)[1] if file else "")
+        written = serializer.read_schema("schema_files", file)[1] if file else ""
+        subject = settings.subject(name, lambda: serializer.record_name(written))
     schema = serializer.registry.latest(subject)[1]
     place = f"the latest schema of {subject}"
     if kind == "PROTOBUF":

@@ -59,9 +59,8 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
             parsed = _complete(parsed, named)
         except (SchemaParseException, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise SerializationError(f"not an Avro schema: {type(error).__name__}") from None
-        if recursive:
-            return AvroSchema(parsed, _read_py.schemaless_reader, _write_py.schemaless_writer)
-        return AvroSchema(parsed, fastavro.schemaless_reader, fastavro.schemaless_writer)
+        reader, writer = (_read_py, _write_py) if recursive else (fastavro, fastavro)
+        return AvroSchema(parsed, reader.schemaless_reader, writer.schemaless_writer)
 
     def record_name(self, schema: AvroSchema) -> str:
         name = schema.parsed.get("name") if isinstance(schema.parsed, dict) else None

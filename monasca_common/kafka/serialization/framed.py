@@ -17,7 +17,7 @@ from oslo_config import cfg
 from monasca_common.kafka.config.schema_registry import GROUP, registry_settings
 from monasca_common.kafka.errors import ConfigurationError, MisuseError, SchemaRefused, SerializationError
 from monasca_common.kafka.serialization.base import S, SerializationContext, Serializer
-from monasca_common.kafka.serialization.json import JsonSerializer
+from monasca_common.kafka.serialization.json import PLAIN
 from monasca_common.kafka.serialization.registry import Names, SchemaKey, SchemaRegistry
 
 T = TypeVar("T")
@@ -25,7 +25,6 @@ T = TypeVar("T")
 MAGIC = b"\0"
 ID_END = 5
 _GUID_MAGIC, _GUID_END = b"\1", 17
-_JSON = JsonSerializer()
 
 
 class FramedSerializer(Serializer[S], Generic[T, S]):
@@ -67,7 +66,7 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
         name = context.option_name
         writer = self._writers.get(name)
         if writer is None:
-            writer = self._writers[name] = self._open_writer(name, context)
+            writer = self._writers[name] = self._open_writer(name)
         return self.encode(value, *writer)
 
     def loads(self, value: bytes, context: SerializationContext | None = None) -> S:
@@ -83,14 +82,10 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
                 raise SerializationError("the value ends within its schema id")
             return self.decode(value, ID_END, int.from_bytes(value[1:ID_END]), name)
         if context.topic in self.mixed_topics:
-            return _JSON.loads(value)  # type: ignore[no-any-return]
+            return PLAIN.loads(value)  # type: ignore[no-any-return]
         raise SerializationError(
             "the value has no schema id: it does not begin with byte 0, and its topic is not one of mixed_topics"
         )
-
-    def subject(self, context: SerializationContext, schema: T) -> str:
-        """Return the name under which a schema is registered. Raises `ConfigurationError` if no strategy is set."""
-        return self.registry.settings.subject(context.option_name, lambda: self.record_name(schema))
 
     def read_schema(self, option: str, path: str) -> tuple[str, T]:
         """Return the text and the schema of a file that ``option`` names. Raises `ConfigurationError`."""
@@ -101,16 +96,17 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
             rule = f"names {path}, which cannot be used: {error}: correct it"
             raise ConfigurationError(f"{option} in group [{GROUP}] {rule}") from error
 
-    def _open_writer(self, name: str, context: SerializationContext) -> tuple[bytes, T]:
+    def _open_writer(self, name: str) -> tuple[bytes, T]:
         settings = self.registry.settings
         path = settings.schema_files.get(name)
+        remedy = f"name a file for {name}" if path is None else f"correct or register {path}"
         try:
             if path is None:
-                subject, remedy = settings.subject(name), f"name a file for {name}"
+                subject = settings.subject(name)
                 schema_id, schema = self.registry.latest(subject)
             else:
                 text, schema = self.read_schema("schema_files", path)
-                subject, remedy = self.subject(context, schema), f"correct or register {path}"
+                subject = settings.subject(name, lambda: self.record_name(schema))
                 schema_id = self.registry.schema_id(subject, text, register=settings.registers(name))
         except SchemaRefused as refused:
             reason = f"schema_files in group [{GROUP}]: {remedy}, because the registry refuses {subject}: {refused}"

@@ -48,3 +48,6 @@ class JsonSerializer(Serializer):
             reason = "invalid UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
         # Raised outside the except clause, because a traceback of the error may show the value.
         raise SerializationError(f"not JSON: {reason}")
+
+
+PLAIN = JsonSerializer()

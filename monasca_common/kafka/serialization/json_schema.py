@@ -16,10 +16,8 @@ from referencing.jsonschema import DRAFT202012
 
 from monasca_common.kafka.errors import ConfigurationError, SerializationError
 from monasca_common.kafka.serialization.framed import FramedSerializer
-from monasca_common.kafka.serialization.json import JsonSerializer
+from monasca_common.kafka.serialization.json import PLAIN
 from monasca_common.kafka.serialization.registry import Names, SchemaKey
-
-_JSON = JsonSerializer()
 
 
 class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
@@ -47,13 +45,13 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
         return str(title)
 
     def encode(self, value: Any, start: bytes, schema: Validator) -> bytes:
-        text = _JSON.dumps(value)
+        text = PLAIN.dumps(value)
         _check(value, schema, "its JSON Schema")
         return start + text
 
     def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> Any:
         schema = self.registry.get(key)
-        plain = _JSON.loads(value[start:])
+        plain = PLAIN.loads(value[start:])
         _check(plain, schema, f"the JSON Schema {key}")
         return plain
 

@@ -11,9 +11,8 @@ import msgspec
 
 from monasca_common.kafka.errors import ConfigurationError, SerializationError
 from monasca_common.kafka.serialization.base import S, Serializer
-from monasca_common.kafka.serialization.json import JsonSerializer
+from monasca_common.kafka.serialization.json import PLAIN
 
-_JSON = JsonSerializer()
 # The other errors of msgspec may quote the value.
 _TEXTS_ABOUT_TYPES = ("Encoding objects", "Expected `", "Object missing")
 _PATH = re.compile(r" - at `(\$[^`]*)`$")
@@ -34,10 +33,10 @@ class MsgspecSerializer(Serializer[S]):
     def dumps(self, value: S) -> bytes:
         plain = _convert(msgspec.to_builtins, value, str_keys=True)
         self._typed(plain)  # to_builtins does not check the types of fields
-        return _JSON.dumps(plain)
+        return PLAIN.dumps(plain)
 
     def loads(self, value: bytes) -> S:
-        return self._typed(_JSON.loads(value))
+        return self._typed(PLAIN.loads(value))
 
     def _typed(self, plain: Any) -> S:
         return _convert(msgspec.convert, plain, type=self._type, str_keys=True)  # type: ignore[no-any-return]
