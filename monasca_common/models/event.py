@@ -51,7 +51,7 @@ def parse_post(body: bytes, rules: PostRules = DEFAULT_RULES) -> ParsedPost:
     """
     members = members_of(body)
     common = Fields.read(b'{"timestamp":%b}' % members.get("timestamp", b"null"))
-    common_ms = common.parsed("timestamp", rules.allowed.checked(times.from_ms_or_iso), required=False)
+    common_ms = common.parsed("timestamp", partial(rules.allowed.parsed, times.from_ms_or_iso), required=False)
     common.raise_violations()
     if members.get("events") in (None, b"null"):
         raise InvalidEnvelope([Violation("events", "is required: an array of events")])
@@ -66,7 +66,7 @@ def _parse_element(element: bytes, *, common_ms: int | None, rules: PostRules) -
     event = whole.inner("event")
     event.text("event_type", NON_EMPTY)
     event.document("payload", dict)
-    time_ms = event.parsed("timestamp", rules.allowed.checked(times.from_ms_or_iso), required=False)
+    time_ms = event.parsed("timestamp", partial(rules.allowed.parsed, times.from_ms_or_iso), required=False)
     normalised: dict[str, Any] = {
         "event_type": event.members.get("event_type"),
         "payload": event.members.get("payload") or {},

@@ -109,7 +109,7 @@ def normalised(log: Fields, limits: Limits, common: dict[str, str], rules: PostR
         rule = too_many_dimensions(len(dimensions), rules.max_dimensions)
         log.report("dimensions", [f"with the common dimensions {rule}"])
     members: dict[str, Any] = {"message": message, "dimensions": dimensions}
-    time_ms = log.parsed("timestamp", rules.allowed.checked(times.from_ms_or_iso), required=False)
+    time_ms = log.parsed("timestamp", partial(rules.allowed.parsed, times.from_ms_or_iso), required=False)
     if time_ms is not None:
         members["timestamp"] = time_ms
     _rest(log)

@@ -317,7 +317,7 @@ def _check_metric(metric: Fields, limits: Limits, rules: PostRules) -> None:
     if name in rules.reserved_names:
         metric.report("name", [f"is {name}, {RESERVED}"])
     metric.dimensions(limits, rules.max_dimensions)
-    metric.parsed("timestamp", rules.allowed.checked(times.from_ms))
+    metric.parsed("timestamp", partial(rules.allowed.parsed, times.from_ms))
     metric.parsed("value", _finite if limits is POSTED else _stored_value)
     value_meta = metric.inner("value_meta", required=False)
     for key, rule in _value_meta_faults(value_meta.members, limits):

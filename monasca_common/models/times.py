@@ -46,16 +46,12 @@ class Window:
         units = [unit for unit, per_second in _MISTAKEN.items() if time_ms * 1000 // per_second in self]
         return f"{fault}; it appears to be in {units[0]}: send milliseconds" if units else fault
 
-    def checked(self, parse: Callable[[Any], int]) -> Callable[[Any], int]:
-        """Return ``parse``, extended to raise `ValueError` for a time outside the window."""
-
-        def parse_within(value: Any) -> int:
-            time_ms = parse(value)
-            if fault := self.fault(time_ms):
-                raise ValueError(fault)
-            return time_ms
-
-        return parse_within
+    def parsed(self, parse: Callable[[Any], int], value: Any) -> int:
+        """Return the result of ``parse``. Raises its errors, and `ValueError` for a time outside the window."""
+        time_ms = parse(value)
+        if fault := self.fault(time_ms):
+            raise ValueError(fault)
+        return time_ms
 
 
 ANY_TIME = Window()
