@@ -12,7 +12,6 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from monasca_common.audit.reconciliation import AuditTotals, Reconciliation
-from monasca_common.audit.report_log import open_report_log
 from monasca_common.audit.reports import COPIES, LOG, bucket_of
 from monasca_common.audit.settings import AuditSettings, audit_settings
 from monasca_common.cli.command import (
@@ -28,6 +27,7 @@ from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.models import times
+from monasca_common.operations.audit.report_log import open_report_log
 
 _COLUMNS = (
     *("topic", "bucket", "tier", "application", "verdict", "completeness", "expected", "messages"),
@@ -108,7 +108,7 @@ class AuditServe(ServiceCommand):
     """
 
     extra = "monitoring"
-    service = "monasca_common.audit.service"
+    service = "monasca_common.operations.audit.service"
     checked = "audit"
 
 
@@ -123,7 +123,7 @@ class AuditCounting(ServiceCommand):
     """
 
     extra = "monitoring"  # required by the status server
-    service = "monasca_common.audit.counter_service"
+    service = "monasca_common.operations.audit.counter_service"
     checked = "audit counter"
     any_file = True
     reported = (MessagingError, cfg.Error)

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from monasca_common.audit.reconciliation import AuditTotals, AuditVerdict, Reconciliation
-from monasca_common.audit.report_log import ReportLog, open_report_log
 from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import Admin
 from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.operations.audit.report_log import ReportLog, open_report_log
 from monasca_common.operations.dashboard.panel_source import Snapshot
 from monasca_common.operations.dashboard.view import (
     Cell,

@@ -20,11 +20,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monasca_common.api.own_metrics import ApiMetrics
 from monasca_common.api.tokens import ValidationOutcome
-from monasca_common.audit.service import AuditMetrics
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.notification.metrics import NotificationMetrics
+from monasca_common.operations.audit.service import AuditMetrics
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.persister.service import OUTCOMES, PREFIX
 from monasca_common.pipeline.evaluate.gauges import lost_transitions

@@ -17,15 +17,15 @@ import monasca_common
 from monasca_common.api.access import Served
 from monasca_common.api.log_fields import MessageCounts
 from monasca_common.api.own_metrics import ApiMetrics
-from monasca_common.audit.counter_service import CounterService
 from monasca_common.audit.reconciliation import AuditVerdict, Reconciliation
-from monasca_common.audit.service import AuditMetrics
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.notification.metrics import _BY_TYPE, _OTHERS, NotificationMetrics, serve_stored
+from monasca_common.operations.audit.counter_service import CounterService
+from monasca_common.operations.audit.service import AuditMetrics
 from monasca_common.operations.lag.history import following
 from monasca_common.operations.lag.metrics import LagMetrics
 from monasca_common.operations.lag.verdict import Commit, LagWindow, PartitionState

@@ -9,9 +9,9 @@ import sys
 from functools import partial
 from unittest import mock
 
-from monasca_common.audit import counter_service, service
-from monasca_common.audit.log_counter import CounterStarts, LogCounter
 from monasca_common.cli import main
+from monasca_common.operations.audit import counter_service, service
+from monasca_common.operations.audit.log_counter import CounterStarts, LogCounter
 
 _NEVER_MS = 2**42
 _INTERVAL_SECONDS = 0.1

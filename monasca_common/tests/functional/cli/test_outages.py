@@ -98,7 +98,7 @@ class TestOutages(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.folder = self.useFixture(fixtures.TempDir())
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.service._INTERVAL_SECONDS", 1.0))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.operations.audit.service._INTERVAL_SECONDS", 1.0))
 
     def start(self, lines, servers):
         text = _CONFIGURATION.format(servers=servers, folder=self.folder.path)

@@ -16,8 +16,6 @@ import confluent_kafka
 import fixtures
 from oslotest import base
 
-from monasca_common.audit.log_counter import LogCounter
-from monasca_common.audit.report_log import open_report_log
 from monasca_common.audit.reporter import AuditReporter
 from monasca_common.audit.reports import MIRRORED, AuditCount, AuditReport
 from monasca_common.audit.settings import AuditSettings
@@ -26,6 +24,8 @@ from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Batch, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+from monasca_common.operations.audit.log_counter import LogCounter
+from monasca_common.operations.audit.report_log import open_report_log
 from monasca_common.operations.mirror import mirror
 from monasca_common.operations.mirror.mirror import Mirror
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, read_positions

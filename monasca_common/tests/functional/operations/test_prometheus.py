@@ -147,7 +147,7 @@ class RealServices(Waiting):
 
     def start_service(self, service, *words):
         # The API's metrics need an environment variable that the API sets before its imports.
-        quick = {"monasca_common.audit.service._INTERVAL_SECONDS": 0.5} if service == "audit" else {}
+        quick = {"monasca_common.operations.audit.service._INTERVAL_SECONDS": 0.5} if service == "audit" else {}
         command = [*command_with(quick), *words, *self.files(service)]
         start_process(self, command, self.log_of(service))
 

@@ -11,11 +11,11 @@ from dataclasses import replace
 from msgspec import structs
 
 from monasca_common.audit import reports
-from monasca_common.audit.log_counter import LogCounter
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import open_consumer, open_producer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
+from monasca_common.operations.audit.log_counter import LogCounter
 from monasca_common.tests.command import run_main
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
 from monasca_common.tests.periodic import periodic

@@ -7,7 +7,6 @@ import fixtures
 from oslotest import base
 
 from monasca_common.audit import reports
-from monasca_common.audit.log_counter import LogCounter
 from monasca_common.audit.reader_audit import ReaderAudit
 from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.reporter import AuditReporter
@@ -16,6 +15,7 @@ from monasca_common.kafka import GivenStarts, Processor, open_producer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.operations.audit.log_counter import LogCounter
 
 TOPIC, REPORTS = "t", "monasca-audit"
 BUCKET_MS = 60_000
@@ -35,7 +35,7 @@ class AuditCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.open_broker()
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.log_counter.POLL_SECONDS", 0.0))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.operations.audit.log_counter.POLL_SECONDS", 0.0))
         self.folder = self.useFixture(fixtures.TempDir()).path
         self.patch(AuditSettings, "report_seconds", 3600.0)
         self.settings = AuditSettings(enabled=True, bucket_seconds=60, grace_seconds=60.0, folder=self.folder)

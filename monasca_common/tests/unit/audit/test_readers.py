@@ -263,7 +263,7 @@ class CounterTest(AuditCase):
         self.assertEqual((1, 0), (found[1, "broker"].messages, found[1, "broker"].duplicates))
 
     def test_ids_with_future_timestamps_do_not_evict_other_ids(self):
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.log_counter._MAX_IDS", 2))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.operations.audit.log_counter._MAX_IDS", 2))
         ahead = [self.record(b"%d" % number, bucket=2000 + number) for number in range(5)]
         self.fill(self.record(b"a"), *ahead, self.record(b"a"))
         self.count()

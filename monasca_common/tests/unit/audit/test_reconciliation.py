@@ -14,8 +14,8 @@ from monasca_common.audit import reports
 from monasca_common.audit.reconciliation import AuditTotals, AuditVerdict
 from monasca_common.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.audit.runs import runs_of
-from monasca_common.audit.service import AuditMetrics
 from monasca_common.audit.settings import AuditSettings
+from monasca_common.operations.audit.service import AuditMetrics
 from monasca_common.tests.unit.audit.audit_case import reconciliations
 
 SETTINGS = AuditSettings(bucket_seconds=60, grace_seconds=60)

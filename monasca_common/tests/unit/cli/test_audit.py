@@ -6,11 +6,12 @@ import time
 
 import fixtures
 
-from monasca_common.audit import report_log, reports
+from monasca_common.audit import reports
 from monasca_common.audit.reports import AuditCount, AuditReport
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.operations.audit import report_log
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _REPORTS = TopicPartition("monasca-audit", 0)

@@ -6,12 +6,12 @@ from unittest import mock
 import fixtures
 from oslotest import base
 
-from monasca_common.audit import counter_service
-from monasca_common.audit.counter_service import CounterService
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.cli import audit
 from monasca_common.kafka.errors import ConfigurationError, RetriableError
 from monasca_common.kafka.transport.memory import VirtualClock
+from monasca_common.operations.audit import counter_service
+from monasca_common.operations.audit.counter_service import CounterService
 
 
 class TopicsTest(base.BaseTestCase):

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from oslo_config import cfg
 
-from monasca_common.audit.log_counter import CounterStarts, LogCounter
 from monasca_common.audit.settings import (
     AUDIT_COUNT_GROUP,
     PREFIX,
@@ -20,6 +19,7 @@ from monasca_common.kafka.config import connection_settings, producer_settings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.plugins import producing_driver
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.operations.audit.log_counter import CounterStarts, LogCounter
 from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.metrics import ServiceMetrics

@@ -14,7 +14,6 @@ from functools import partial
 from oslo_config import cfg
 
 from monasca_common.audit.reconciliation import AuditTotals, AuditVerdict, Reconciliation
-from monasca_common.audit.report_log import ReportLog, open_report_log
 from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import AUDIT_GROUP, PREFIX, AuditSettings, audit_settings
 from monasca_common.kafka import load_admin
@@ -22,6 +21,7 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import connection_settings
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.plugins import consuming_driver
+from monasca_common.operations.audit.report_log import ReportLog, open_report_log
 from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.metrics import Sample, ServiceMetrics

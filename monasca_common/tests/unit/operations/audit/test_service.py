@@ -12,8 +12,8 @@ from prometheus_client import generate_latest
 
 from monasca_common.audit.reconciliation import AuditTotals
 from monasca_common.audit.reports import AuditCount, AuditReport, bucket_of
-from monasca_common.audit.service import AuditMetrics, AuditService
 from monasca_common.kafka.errors import RetriableError
+from monasca_common.operations.audit.service import AuditMetrics, AuditService
 from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
 
 
@@ -147,7 +147,7 @@ class AuditServiceTest(AuditCase):
             opened.append(since_ms)
             return EmptyLog(self.clock)
 
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.service._INTERVAL_SECONDS", 0.0))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.operations.audit.service._INTERVAL_SECONDS", 0.0))
         service = AuditService(replace(self.settings, window_seconds=4000), open_log, clock=self.clock)
         service.serve()
         self.assertEqual([bucket_of(began_ms - 4_000_000, 60) - 1_000_000], opened)
