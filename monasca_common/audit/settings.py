@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from oslo_config import cfg
 
-from monasca_common.audit.reports import reads
+from monasca_common.audit.reports import bucket_of, reads
 from monasca_common.kafka.config import GroupReader, OptionGroup, made_of, option, options_of
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.runtime.settings import REMOVED_STATUS, StatusSettings
@@ -96,6 +96,11 @@ class AuditSettings:
     def readers(self) -> tuple[ExpectedReader, ...]:
         """The expected readers. Raises `ConfigurationError`."""
         return tuple(map(_reader, self.expected_readers))
+
+    def window_start(self, now_ms: int, window_seconds: int | None = None) -> int:
+        """Return the start of the first bucket of the window that ends now."""
+        since_ms = max(0, now_ms - (window_seconds or self.window_seconds) * 1000)
+        return bucket_of(since_ms, self.bucket_seconds)
 
     def before(self, bucket_ms: int) -> int:
         """Return the start of the previous bucket, whose surplus can belong to this bucket."""

@@ -12,8 +12,8 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from monasca_common.audit.reconciliation import AuditTotals, Reconciliation
-from monasca_common.audit.reports import COPIES, LOG, bucket_of
-from monasca_common.audit.settings import AuditSettings, audit_settings
+from monasca_common.audit.reports import COPIES, LOG
+from monasca_common.audit.settings import audit_settings
 from monasca_common.cli.command import (
     NOTHING_FOUND,
     ClusterCommand,
@@ -27,7 +27,7 @@ from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.models import times
-from monasca_common.operations.audit.report_log import open_report_log
+from monasca_common.operations.audit.report_log import ReportLog
 
 _COLUMNS = (
     *("topic", "bucket", "tier", "application", "verdict", "completeness", "expected", "messages"),
@@ -35,7 +35,6 @@ _COLUMNS = (
 )
 _COUNTER_GROUP = "monasca-audit"
 _READ_SECONDS = 60.0
-_MS = 1000
 
 
 class AuditShow(ClusterCommand, Lister):
@@ -64,10 +63,8 @@ class AuditShow(ClusterCommand, Lister):
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
         settings = audit_settings(self.read(parsed_args))
         admin, connection = self.cluster(parsed_args)
-        since_ms = _since_ms(settings, parsed_args.last_seconds)
-        totals = AuditTotals(settings)
-        for report in open_report_log(admin, connection, settings.topic, settings.before(since_ms)).read(_READ_SECONDS):
-            totals.add(report)
+        since_ms = settings.window_start(SystemClock().time_ms(), parsed_args.last_seconds)
+        totals = ReportLog(admin, connection, settings).since(settings.before(since_ms), _READ_SECONDS)
         self._report_excluded(totals)
         found = [
             each
@@ -148,11 +145,6 @@ class AuditCounting(ServiceCommand):
         check_section(conf, parsed_args.section)
         names = {"section": parsed_args.section, "group": parsed_args.group, "tier": parsed_args.tier}
         run(conf, wanted=parsed_args.topic, **names)
-
-
-def _since_ms(settings: AuditSettings, last_seconds: int | None) -> int:
-    since_ms = max(0, SystemClock().time_ms() - (last_seconds or settings.window_seconds) * _MS)
-    return bucket_of(since_ms, settings.bucket_seconds)
 
 
 def _row(each: Reconciliation) -> tuple[Any, ...]:

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A reader of the topic of reports, from a given time to the end of the topic."""
+"""Reads the topic of reports, from a given time to its end."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 from monasca_common.audit import reports
-from monasca_common.audit.reports import AuditReport
+from monasca_common.audit.reconciliation import AuditTotals
+from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import Admin, GivenStarts, RetriableError, open_consumer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
@@ -18,46 +19,65 @@ _NAME = "monasca-audit-reader"  # this group never commits offsets
 
 
 class ReportLog:
-    """The topic of reports. ``starts``: the start offset of each of its partitions."""
+    """The topic of reports. Its methods raise `ConfigurationError` if the topic is missing, and `TransportError`."""
 
-    def __init__(self, connection: ConnectionSettings, topic: str, starts: Mapping[TopicPartition, int]) -> None:
-        self._settings = ConsumerSettings(connection, (topic,), _NAME, topic_check_seconds=0.0)
-        self._starts = starts
+    def __init__(self, admin: Admin, connection: ConnectionSettings, settings: AuditSettings) -> None:
+        self._admin = admin
+        self._settings = settings
+        self._consumer = ConsumerSettings(connection, (settings.topic,), _NAME, topic_check_seconds=0.0)
+        self._totals = AuditTotals(settings)
+        self._starts: Mapping[TopicPartition, int] = {}
+        self._renew_ms = 0
 
-    def read(self, seconds: float) -> Iterator[AuditReport]:
-        """Yield the reports up to the end of the log; the next call continues there, and may repeat reports after it.
+    def since(self, since_ms: int, seconds: float) -> AuditTotals:
+        """Return the totals of the reports from a time to the end of the log. Raises `RetriableError` after
+        ``seconds``."""
+        self._starts, self._totals = self._starts_at(since_ms), AuditTotals(self._settings)
+        return self._read(seconds)
 
-        Raises `RetriableError` after ``seconds``, and `TransportError`; the next call then reads the same reports.
-        """
+    def window(self, now_ms: int, seconds: float) -> AuditTotals:
+        """Return the totals of a window that ends now. Reads only new reports, but all reports again after an error,
+        and before the totals contain much more than the window. Raises `RetriableError` after ``seconds``."""
+        renew_ms, self._renew_ms = self._renew_ms, 0
+        if now_ms < renew_ms:
+            totals = self._read(seconds)
+        else:
+            renewal_ms = round(self._settings.renewal_seconds * 1000)
+            totals = self.since(self._settings.window_start(now_ms) - renewal_ms, seconds)
+            renew_ms = now_ms + renewal_ms
+        self._renew_ms = renew_ms
+        return totals
+
+    def _starts_at(self, since_ms: int) -> dict[TopicPartition, int]:
+        topic = self._settings.topic
+        count = self._admin.partition_counts().get(topic, 0)
+        if not count:
+            raise ConfigurationError(
+                f"topic in group [audit] is {topic!r}, which does not exist: set enabled in group [audit], then "
+                "`monasca-common init --execute` creates it"
+            )
+        partitions = [TopicPartition(topic, number) for number in range(count)]
+        ends = self._admin.end_offsets(partitions)
+        found = self._admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
+        return {each: ends[each] if (at := found[each]) is None else at for each in partitions}
+
+    def _read(self, seconds: float) -> AuditTotals:
+        """Add the reports up to the end of the log; the next call continues there, and may repeat reports after it."""
         starts, ends = self._starts, dict[TopicPartition, int]()
         deadline = time.monotonic() + seconds
-        with open_consumer(self._settings, partitions=starts, listener=GivenStarts(starts)) as consumer:
+        with open_consumer(self._consumer, partitions=starts, listener=GivenStarts(starts)) as consumer:
             while ends.keys() != starts.keys():
                 batch = consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)
                 for error in batch.errors:
                     raise error
                 for part in batch.partitions:
-                    yield from filter(None, map(reports.decode, part.values))
+                    for report in filter(None, map(reports.decode, part.values)):
+                        self._totals.add(report)
                 ends |= {partition: end.next_offset for partition, end in consumer.take_ends().items()}
                 if ends.keys() != starts.keys() and time.monotonic() > deadline:
                     raise RetriableError(
-                        f"topic {self._settings.topics[0]} was not read within {seconds:g} s, so missing messages are "
+                        f"topic {self._settings.topic} was not read within {seconds:g} s, so missing messages are "
                         "unknown: try again, or choose a shorter period"
                     )
         self._starts = ends
-
-
-def open_report_log(admin: Admin, connection: ConnectionSettings, topic: str, since_ms: int) -> ReportLog:
-    """Open the log of reports, from this time on. Raises `ConfigurationError` if the topic is missing, and
-    `TransportError`."""
-    count = admin.partition_counts().get(topic, 0)
-    if not count:
-        raise ConfigurationError(
-            f"topic in group [audit] is {topic!r}, which does not exist: set enabled in group [audit], then "
-            "`monasca-common init --execute` creates it"
-        )
-    partitions = [TopicPartition(topic, number) for number in range(count)]
-    ends = admin.end_offsets(partitions)
-    found = admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
-    starts = {each: ends[each] if (at := found[each]) is None else at for each in partitions}
-    return ReportLog(connection, topic, starts)
+        return self._totals

@@ -8,20 +8,19 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 from oslo_config import cfg
 
 from monasca_common.audit.reconciliation import AuditTotals, AuditVerdict, Reconciliation
-from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import AUDIT_GROUP, PREFIX, AuditSettings, audit_settings
 from monasca_common.kafka import load_admin
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import connection_settings
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.plugins import consuming_driver
-from monasca_common.operations.audit.report_log import ReportLog, open_report_log
+from monasca_common.operations.audit.report_log import ReportLog
 from monasca_common.runtime.health import LoopHealth
 from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.metrics import Sample, ServiceMetrics
@@ -79,15 +78,12 @@ class AuditMetrics(ServiceMetrics):
 
 
 class AuditService(Loop):
-    """Reconciles reports regularly. ``open_log``: opens the log of reports, from a given time on. After a failure, the
-    service reads the reports again."""
+    """Reconciles the reports regularly."""
 
-    def __init__(
-        self, settings: AuditSettings, open_log: Callable[[int], ReportLog], *, clock: Clock | None = None
-    ) -> None:
+    def __init__(self, settings: AuditSettings, reports: ReportLog, *, clock: Clock | None = None) -> None:
         super().__init__("the audit", clock)
         self._settings = settings
-        self._open_log = open_log
+        self._reports = reports
         self._incomplete: set[tuple[str, int, str, str]] = set()
         self._recreated: set[str] = set()
         self.metrics = AuditMetrics()
@@ -98,19 +94,15 @@ class AuditService(Loop):
         self.metrics.failed()
 
     def serve(self) -> None:
-        """Reconcile for `renewal_seconds`. The next call reads the reports again, so that the totals stay bounded."""
-        totals, renewal_seconds = AuditTotals(self._settings), self._settings.renewal_seconds
-        log = self._open_log(self._since_ms() - round(renewal_seconds * 1000))
-        renew_at = self.clock.monotonic() + renewal_seconds
-        while not self.stopping.is_set() and self.clock.monotonic() < renew_at:
-            for report in log.read(_READ_SECONDS):
-                totals.add(report)
-            fail_point("audit.after_read")
-            self.reconcile(totals)
+        while not self.stopping.is_set():
+            # no variable refers to the totals, which are replaced while all reports are read again
+            self.reconcile(self._reports.window(self.clock.time_ms(), _READ_SECONDS))
             self.stopping.wait(_INTERVAL_SECONDS)
 
     def reconcile(self, totals: AuditTotals) -> None:
-        found = totals.reconciliations(self.clock.time_ms(), self._since_ms())
+        fail_point("audit.after_read")
+        now_ms = self.clock.time_ms()
+        found = totals.reconciliations(now_ms, self._settings.window_start(now_ms))
         self._report(found)
         self._report_recreated({each.topic for each in found if each.verdict is AuditVerdict.RECREATED})
         self.metrics.reconciled(found, totals.foreign)
@@ -150,16 +142,12 @@ class AuditService(Loop):
             LOG.warning("topic %s was deleted and recreated; missing messages are unknown for window_seconds", topic)
         self._recreated = topics
 
-    def _since_ms(self) -> int:
-        back_ms = self._settings.window_seconds * 1000
-        return bucket_of(self.clock.time_ms() - back_ms, self._settings.bucket_seconds)
-
 
 def run(conf: cfg.ConfigOpts) -> None:
     """Run the service of this configuration. Raises `ConfigurationError` if it cannot start."""
     settings = audit_settings(conf)
     admin, connection = load_admin(conf), connection_settings(conf)
-    service = AuditService(settings, partial(open_report_log, admin, connection, settings.topic))
+    service = AuditService(settings, ReportLog(admin, connection, settings))
     facts = {"reads": settings.topic, "with_driver": consuming_driver(connection)}
     status = AUDIT_GROUP, settings.status, service.health, service.metrics.registry
     run_service("audit", service, *status, facts=facts)

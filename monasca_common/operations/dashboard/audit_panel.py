@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from monasca_common.audit.reconciliation import AuditTotals, AuditVerdict, Reconciliation
+from monasca_common.audit.reconciliation import AuditVerdict, Reconciliation
 from monasca_common.audit.reports import bucket_of
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import Admin
 from monasca_common.kafka.settings import ConnectionSettings
-from monasca_common.operations.audit.report_log import ReportLog, open_report_log
+from monasca_common.operations.audit.report_log import ReportLog
 from monasca_common.operations.dashboard.panel_source import Snapshot
 from monasca_common.operations.dashboard.view import (
     Cell,
@@ -100,33 +100,23 @@ def _tier(topic: str, place: str, balances: Sequence[Reconciliation], since_ms: 
 
 
 class AuditGatherer:
-    """Reads new reports at each check, and keeps the totals of the window."""
+    """Reads new reports at each check."""
 
     def __init__(
         self, admin: Admin, connection: ConnectionSettings, settings: AuditSettings, *, timeout_seconds: float
     ) -> None:
         self._admin = admin
-        self._connection = connection
         self._settings = settings
         self._timeout_seconds = timeout_seconds
-        self._totals = AuditTotals(settings)
-        self._renew_ms = 0
-        self._log: ReportLog | None = None
+        self._reports = ReportLog(admin, connection, settings)
 
     def __call__(self, now_ms: int) -> AuditFigures:
         settings = self._settings
         if not settings.enabled and settings.topic not in self._admin.partition_counts():
             return AuditFigures((), ())  # the audit is off
-        since_ms = bucket_of(now_ms - settings.window_seconds * 1000, settings.bucket_seconds)
-        renewal_ms = round(settings.renewal_seconds * 1000)
-        log, self._log = self._log, None  # after an error, all reports are read again
-        if log is None or now_ms >= self._renew_ms:
-            log = open_report_log(self._admin, self._connection, settings.topic, since_ms - renewal_ms)
-            self._totals, self._renew_ms = AuditTotals(settings), now_ms + renewal_ms
-        for report in log.read(self._timeout_seconds):
-            self._totals.add(report)
-        self._log = log
-        return audit_figures(self._totals.reconciliations(now_ms, since_ms), now_ms, settings.bucket_seconds)
+        totals = self._reports.window(now_ms, self._timeout_seconds)
+        found = totals.reconciliations(now_ms, settings.window_start(now_ms))
+        return audit_figures(found, now_ms, settings.bucket_seconds)
 
 
 def audit_panel(snapshot: Snapshot[AuditFigures], now_ms: int) -> PanelView:

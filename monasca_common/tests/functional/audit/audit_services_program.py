@@ -12,6 +12,7 @@ from unittest import mock
 from monasca_common.cli import main
 from monasca_common.operations.audit import counter_service, service
 from monasca_common.operations.audit.log_counter import CounterStarts, LogCounter
+from monasca_common.operations.audit.report_log import ReportLog
 
 _NEVER_MS = 2**42
 _INTERVAL_SECONDS = 0.1
@@ -43,12 +44,8 @@ def forgets_the_ids():
 
 def begins_at_the_end():
     """Ignore reports from before the start."""
-    opened = service.open_report_log
-
-    def at_the_end(admin, connection, topic, since_ms):
-        return opened(admin, connection, topic, _NEVER_MS)
-
-    mock.patch.object(service, "open_report_log", at_the_end).start()
+    since = ReportLog.since
+    mock.patch.object(ReportLog, "since", lambda log, _since_ms, seconds: since(log, _NEVER_MS, seconds)).start()
 
 
 def is_the_same_member():

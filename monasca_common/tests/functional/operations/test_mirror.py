@@ -25,7 +25,7 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Batch, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.operations.audit.log_counter import LogCounter
-from monasca_common.operations.audit.report_log import open_report_log
+from monasca_common.operations.audit.report_log import ReportLog
 from monasca_common.operations.mirror import mirror
 from monasca_common.operations.mirror.mirror import Mirror
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, read_positions
@@ -38,7 +38,6 @@ from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.unit.audit.audit_case import reconciliations
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 SECONDS = 60.0
@@ -346,10 +345,10 @@ class TestCrashes(MirrorCase):
         self.run_to(_COUNT)
         self.assert_the_same()
         connection = self.connection(self.source)
-        reports = open_report_log(self.source.admin, connection, audit.topic, 0).read(SECONDS)
+        totals = ReportLog(self.source.admin, connection, audit).since(0, SECONDS)
         counts = AuditCount(self.topic, 0, offsets=dict.fromkeys(range(2), ((0, _COUNT // 2),)))
-        whole = AuditReport("whole", "broker", "", 0, audit.bucket_seconds, (counts,))
-        (mirrored,) = (each for each in reconciliations([*reports, whole], 0, audit) if each.tier == MIRRORED)
+        totals.add(AuditReport("whole", "broker", "", 0, audit.bucket_seconds, (counts,)))
+        (mirrored,) = (each for each in totals.reconciliations(0) if each.tier == MIRRORED)
         with each_once():
             self.assertEqual((_COUNT, 0, 0), (mirrored.expected, mirrored.lost, mirrored.late))
 
@@ -542,8 +541,7 @@ class TestAudit(VerifyCase):
             self.wait_until_copied(106)
         self.count(self.target, "mirror")
         connection = self.connection(self.source)
-        log = open_report_log(self.source.admin, connection, self.audit.topic, 0)
-        balances = reconciliations(log.read(SECONDS), 0, self.audit)
+        balances = ReportLog(self.source.admin, connection, self.audit).since(0, SECONDS).reconciliations(0)
         found = [
             (each.tier, each.expected, each.messages, each.lost + each.late, each.duplicates + each.surplus)
             for each in sorted(balances, key=lambda each: (each.bucket_ms, each.tier))

@@ -7,7 +7,6 @@ import fixtures
 from oslotest import base
 
 from monasca_common.audit.settings import AuditSettings
-from monasca_common.cli import audit
 from monasca_common.kafka.errors import ConfigurationError, RetriableError
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.operations.audit import counter_service
@@ -81,8 +80,3 @@ class TopicsTest(base.BaseTestCase):
         self.assertEqual((False, ["no broker responds"]), (ready, output["reasons"]))
         clock.advance(601)
         self.assertFalse(service.health.live()[0])
-
-
-class StartOfWindowTest(base.BaseTestCase):
-    def test_a_window_that_starts_before_1970_has_all_reports(self):
-        self.assertEqual(0, audit._since_ms(AuditSettings(), 99_999_999_999))

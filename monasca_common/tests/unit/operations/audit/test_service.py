@@ -4,28 +4,16 @@
 import logging
 import sys
 import threading
-from dataclasses import replace
 from unittest import mock
 
 import fixtures
 from prometheus_client import generate_latest
 
 from monasca_common.audit.reconciliation import AuditTotals
-from monasca_common.audit.reports import AuditCount, AuditReport, bucket_of
+from monasca_common.audit.reports import AuditCount, AuditReport
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.operations.audit.service import AuditMetrics, AuditService
 from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, START_MS, TOPIC, AuditCase
-
-
-class EmptyLog:
-    """A log of reports, which takes a minute to read."""
-
-    def __init__(self, clock):
-        self._clock = clock
-
-    def read(self, _seconds):
-        self._clock.advance(60)
-        return iter(())
 
 
 class AuditServiceTest(AuditCase):
@@ -34,10 +22,8 @@ class AuditServiceTest(AuditCase):
         self.log = self.useFixture(fixtures.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
         self.clock.advance(3600)
         self.totals = AuditTotals(self.settings)
-        self.service = AuditService(self.settings, self.open_log, clock=self.clock)
-
-    def open_log(self, since_ms):
-        raise RetriableError("the brokers are unavailable")
+        reports = mock.Mock(window=mock.Mock(side_effect=RetriableError("the brokers are unavailable")))
+        self.service = AuditService(self.settings, reports, clock=self.clock)
 
     def lack(self, missing, report_id):
         for report in self.lacking(missing, report_id):
@@ -76,13 +62,6 @@ class AuditServiceTest(AuditCase):
             self.assertEqual({"api": 0.0, "broker": 0.0}, self.missing())
             self.clock.advance(60)
         self.assertNotIn("ERROR", self.log.output)
-
-    def test_the_reports_of_the_bucket_before_the_window_are_read(self):
-        open_log = mock.Mock(side_effect=OSError)
-        service = AuditService(self.settings, open_log, clock=self.clock)
-        self.assertRaises(OSError, service.serve)
-        (since_ms,) = open_log.call_args.args
-        self.assertLessEqual(since_ms, service._since_ms() - BUCKET_MS)
 
     def test_a_topic_that_is_not_counted_is_logged_and_exported(self):
         self.totals.add(AuditReport("one", "api", "a", START_MS, 60, (AuditCount(TOPIC, START_MS, 10),)))
@@ -139,21 +118,6 @@ class AuditServiceTest(AuditCase):
 
         self.assertEqual({}, self.missing())
         self.assertEqual(1, self.log.output.count("was deleted and recreated"))
-
-    def test_reports_are_read_again_after_a_quarter_of_the_window(self):
-        opened, began_ms = [], self.clock.time_ms()
-
-        def open_log(since_ms):
-            opened.append(since_ms)
-            return EmptyLog(self.clock)
-
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.operations.audit.service._INTERVAL_SECONDS", 0.0))
-        service = AuditService(replace(self.settings, window_seconds=4000), open_log, clock=self.clock)
-        service.serve()
-        self.assertEqual([bucket_of(began_ms - 4_000_000, 60) - 1_000_000], opened)
-        self.assertTrue(0 <= self.clock.time_ms() - began_ms - 1_000_000 <= 60_000)
-        reconciled = service.metrics.registry.get_sample_value("monasca_audit_balances_total", {"outcome": "complete"})
-        self.assertGreater(reconciled, 10)
 
     def test_the_service_restarts_while_the_brokers_are_unavailable(self):
         thread = threading.Thread(target=self.service.run)
