@@ -7,7 +7,7 @@ import contextlib
 import enum
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -75,9 +75,8 @@ class MemberHealth(Hook):
         self._counts_unfinished = counts_unfinished
         self._lock = threading.RLock()
         self._status = status
-        self._waits: dict[MemberState, str] = {}  # the reason for each wait
-        self._undecoded: set[TopicPartition] = set()  # partitions that wait for the schema registry
-        self._unstored: set[TopicPartition | None] = set()  # partitions that wait for the database; `None`: unknown
+        # The reason for each wait, by partition, latest last; the partition is `None` if it is unknown.
+        self._waits: dict[MemberState, dict[TopicPartition | None, str]] = {}
         self._waited_at = clock.monotonic()  # the wait for the database is counted up to this time
         self._done: dict[TopicPartition, int] = {}  # next offsets
         self._committing: Mapping[TopicPartition, int] = {}
@@ -87,8 +86,6 @@ class MemberHealth(Hook):
         """Begin an attempt."""
         with self._lock:
             self._done.clear()
-            self._undecoded.clear()
-            self._unstored.clear()
             self._count_wait()
             self._waits.clear()
             self.enter(MemberState.RUNNING)
@@ -114,10 +111,10 @@ class MemberHealth(Hook):
         with self._lock:
             if reason and partition is not None and partition not in self._done:
                 return
-            if state is MemberState.WAITING_FOR_DATABASE:
-                self._unstored = self._unstored | {partition} if reason else set()
-            changes = bool(reason) != (state in self._waits)
-            self._wait(state, reason)
+            waiting = self._waits.get(state, {})
+            changes = bool(reason) != bool(waiting)
+            waiting.pop(partition, None)
+            self._wait(state, {**waiting, partition: reason} if reason else {})
         if changes and state is MemberState.WAITING_FOR_DATABASE:
             if reason:
                 LOG.warning("%s waits for the database and keeps its partitions: %s", self._status.name, reason)
@@ -135,14 +132,11 @@ class MemberHealth(Hook):
             self._done.setdefault(part.topic_partition, part.start_offset)
 
     def after_handle(self, part: PartitionBatch, attempt: int, error: BaseException | None) -> None:
-        partition, unavailable = part.topic_partition, isinstance(error, RegistryUnavailable)
-        if unavailable or partition in self._undecoded:
+        if isinstance(error, RegistryUnavailable):
+            self.waits(MemberState.WAITING_FOR_REGISTRY, str(error), part.topic_partition)
+        elif MemberState.WAITING_FOR_REGISTRY in self._waits:
             with self._lock:
-                self._undecoded.discard(partition)
-                if unavailable and partition in self._done:
-                    self._undecoded.add(partition)
-                reason = str(error) if unavailable else self._waits.get(MemberState.WAITING_FOR_REGISTRY, "")
-                self._wait(MemberState.WAITING_FOR_REGISTRY, reason if self._undecoded else "")
+                self._end_waits(MemberState.WAITING_FOR_REGISTRY, [part.topic_partition])
 
     def before_commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         self._committing = offsets
@@ -164,14 +158,8 @@ class MemberHealth(Hook):
         with self._lock:
             for partition in partitions:
                 self._done.pop(partition, None)
-                self._undecoded.discard(partition)
-                self._unstored.discard(partition)
-            if not self._undecoded:
-                self._wait(MemberState.WAITING_FOR_REGISTRY, "")
-            if not self._done:
-                self._unstored.clear()
-            if not self._unstored:
-                self._wait(MemberState.WAITING_FOR_DATABASE, "")
+            self._end_waits(MemberState.WAITING_FOR_REGISTRY, partitions)
+            self._end_waits(MemberState.WAITING_FOR_DATABASE, partitions if self._done else [*partitions, None])
 
     def report(self, consumer: KafkaConsumer | None) -> MemberStatus:
         """Return the current status. ``consumer``: the consumer of the attempt, if any."""
@@ -195,15 +183,19 @@ class MemberHealth(Hook):
             self._status.turned_ms = 0 if turn_seconds is None else now_ms - round(turn_seconds * 1000)
             return structs.replace(self._status)
 
-    def _wait(self, state: MemberState, reason: str) -> None:
+    def _end_waits(self, state: MemberState, partitions: Collection[TopicPartition | None]) -> None:
+        waiting = self._waits.get(state, {})
+        self._wait(state, {each: reason for each, reason in waiting.items() if each not in partitions})
+
+    def _wait(self, state: MemberState, reasons: dict[TopicPartition | None, str]) -> None:
         self._count_wait()
-        if reason:
-            self._waits[state] = reason
+        if reasons:
+            self._waits[state] = reasons
         else:
             self._waits.pop(state, None)
         if self._status.state is MemberState.RUNNING or self._status.state in _WAITING:
             state = next((each for each in _WAITING if each in self._waits), MemberState.RUNNING)
-            self.enter(state, self._waits.get(state, ""))
+            self.enter(state, next(reversed(self._waits.get(state, {}).values()), ""))
 
     def _count_wait(self) -> None:
         now = self._clock.monotonic()

@@ -146,6 +146,16 @@ class StatusTest(MemberHealthCase):
         self.health.after_lost(parts[1:2])
         self.assertEqual((MemberState.RUNNING,), self.reported("state"))
 
+    def test_the_reason_is_the_latest_of_the_partitions_that_still_wait(self):
+        parts = [TopicPartition("metrics", number) for number in range(3)]
+        self.health.starts_at(dict.fromkeys(parts, 0))
+        for part, reason in zip(parts, ("first", "second", "third"), strict=True):
+            self.health.waits(DATABASE, reason, part)
+        self.health.waits(DATABASE, "again", parts[0])
+        for revoked, reason in (([], "again"), ([parts[0]], "third"), ([parts[2]], "second")):
+            self.health.after_revoke(revoked)
+            self.assertEqual((DATABASE, reason), self.reported("state", "reason"))
+
     def test_the_lag_includes_polled_messages_without_a_commit(self):
         self.behind = {TP: 60}
         self.assertEqual({"metrics/0": 60}, self.status().lag)
