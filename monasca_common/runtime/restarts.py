@@ -31,12 +31,11 @@ class Loop(ABC):
     """Serves until `stop`; restarts with a back-off after a failure. Create it after the fork.
 
     One thread calls `run`; any thread may call `stop`. ``subject``: the name of the loop in the log. ``expected``:
-    errors whose text shows the cause, and which are logged without a traceback. ``fatal``: errors that end the loop.
-    ``longest_seconds``: the maximum wait after a failure.
+    errors whose text shows the cause, and which are logged without a traceback. ``longest_seconds``: the maximum wait
+    after a failure.
     """
 
     expected: tuple[type[Exception], ...] = (MessagingError,)
-    fatal: tuple[type[Exception], ...] = ()
     longest_seconds: float = _RESTARTS.max_backoff_seconds
 
     def __init__(self, subject: str, clock: Clock | None = None) -> None:
@@ -49,10 +48,8 @@ class Loop(ABC):
     def serve(self) -> None:
         """Open resources, work until `stopping` is set or an error is raised, and close them."""
 
-    def check(self, error: Exception) -> None:
+    def check(self, error: Exception) -> None:  # noqa: B027 - most loops restart after any error
         """Raise ``error``, or an error that explains it, if ``error`` must end the loop."""
-        if isinstance(error, self.fatal):
-            raise error
 
     def described(self, error: Exception) -> str:
         """Return the text of ``error`` for the log."""

@@ -68,8 +68,6 @@ class Mirror(Loop):
     """Copies topics to another cluster. A second mirror of the same name stops the first. ``audit``: receives the
     counts of copied messages; its owner opens and closes it."""
 
-    fatal = (ConfigurationError, FencedError)  # an operator must act, or another process copies under this mirror name
-
     def __init__(
         self, settings: MirrorSettings, status: MirrorStatus, clock: Clock, *, audit: AuditReporter | None = None
     ) -> None:
@@ -82,15 +80,14 @@ class Mirror(Loop):
         self._audit = audit
         self._hook = Hook()
 
-    def run(self) -> None:
-        """Copy until `stop`. Raises errors of the types in ``fatal``."""
-        try:
-            super().run()
-        except FencedError as error:
+    def check(self, error: Exception) -> None:
+        if isinstance(error, FencedError):
             raise FencedError(
                 f"another process copies as mirror {self._settings.name!r}, so this process stops: run only one mirror "
                 "of this name, or give each mirror its own name and topics"
             ) from error
+        if isinstance(error, ConfigurationError):  # an operator must act
+            raise error
 
     def failed(self, error: Exception) -> None:
         self._status.health.failed(error)
@@ -329,7 +326,7 @@ def _lag_by_topic(consumer: KafkaConsumer) -> Mapping[str, int]:
 
 def run(conf: cfg.ConfigOpts) -> None:
     """Run the mirror of ``conf`` as a service. A signal stops it after the open transaction. Raises the errors of
-    `Mirror.run`."""
+    `Mirror.check`."""
     settings = mirror_settings(conf)
     status = MirrorStatus(SystemClock())
     audit = audit_settings(conf)

@@ -13,7 +13,6 @@ from monasca_common.runtime.settings import StatusSettings
 
 
 class CountingLoop(Loop):
-    fatal = (FencedError,)
     turns = 0
     error = None
 
@@ -22,6 +21,9 @@ class CountingLoop(Loop):
         if self.error is not None:
             raise self.error
         self.stop_by_signal()
+
+    def check(self, error):
+        raise error
 
 
 class LoopServiceTest(base.BaseTestCase):

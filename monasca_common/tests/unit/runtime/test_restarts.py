@@ -109,8 +109,11 @@ class RestartsTest(base.BaseTestCase):
     def test_a_limit_of_dead_letters_waits_for_the_stop(self):
         self.assertEqual([None], self.run_it(0, error=DeadLetterLimit))
 
-    def test_a_fatal_error_ends_the_loop(self):
-        self.useFixture(fixtures.MonkeyPatch(f"{FailingLoop.__module__}.FailingLoop.fatal", (FencedError,)))
+    def test_an_error_that_check_raises_ends_the_loop(self):
+        def check(_loop, error):
+            raise error
+
+        self.useFixture(fixtures.MonkeyPatch(f"{FailingLoop.__module__}.FailingLoop.check", check))
         self.assertRaises(FencedError, self.run_it, 0, 0, error=FencedError)
         self.assertEqual([], self.loop.events)
 
