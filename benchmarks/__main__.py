@@ -60,11 +60,18 @@ def _prepare(cases: Sequence[Case], results: Results) -> None:
         except subprocess.CalledProcessError as error:
             reason = f"the packages of benchmarks/environments/{name}.txt cannot be installed: {error}"
             results.skipped.update({case.name: reason for case in cases if case.environment == name})
-    for program in {case.go_program for case in cases if case.go_program}:
+    for case in cases:
         try:
-            environments.go_program(program)
+            _program(case)
         except environments.PeerMissing as error:
-            results.skipped.update({case.name: str(error) for case in cases if case.go_program == program})
+            results.skipped[case.name] = str(error)
+
+
+def _program(case: Case) -> str:
+    """Return the peer's program, or the folder of its jars, or "". Raises `PeerMissing`."""
+    if case.jars:
+        return environments.jars(case.jars)
+    return environments.go_program(case.go_program) if case.go_program else ""
 
 
 class _Run:
@@ -110,9 +117,8 @@ class _Run:
     def _job(self, case: Case, topic: str, database: str) -> Job:
         self._groups += 1
         group = f"benchmark-{self._groups}"
-        program = environments.go_program(case.go_program) if case.go_program else ""
         return Job(
-            self._servers, topic, self._count(case), group, case.threads, case.bulk, case.name, database, program
+            self._servers, topic, self._count(case), group, case.threads, case.bulk, case.name, database, _program(case)
         )
 
     def _count(self, case: Case) -> int:

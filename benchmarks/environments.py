@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Virtual environments of peers whose dependencies conflict with this package, and programs of peers in Go. Both are
-kept in the user's cache.
+"""Virtual environments of peers whose dependencies conflict with this package, programs of peers in Go, and jars. All
+are kept in the user's cache.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from monasca_common.jars import JarError, fetched
+
 _HERE = Path(__file__).parent
 _SECONDS = 600
 _GO_FOLDER = "/usr/local/go/bin"  # used if Go is not on PATH
@@ -22,7 +24,7 @@ _SHOWN_LINES = 3
 
 
 class PeerMissing(Exception):
-    """A peer's program cannot be built on this machine; the message states the reason."""
+    """A peer's program cannot be built on this machine, or not be fetched; the message states the reason."""
 
 
 def python(name: str | None) -> str:
@@ -68,6 +70,14 @@ def go_program(name: str) -> str:
     version = subprocess.run([go, "version"], check=True, timeout=_SECONDS, capture_output=True).stdout
     files = b"".join((source / file).read_bytes() for file in ("main.go", "go.mod", "go.sum"))
     return str(_filled(source.name, files + version, build) / source.name)
+
+
+def jars(name: str) -> str:
+    """Return the folder with the jars of ``environments/<name>.txt``. Raises `PeerMissing`."""
+    try:
+        return str(fetched(_HERE / "environments" / f"{name}.txt"))
+    except JarError as error:
+        raise PeerMissing(str(error)) from error
 
 
 def _filled(name: str, contents: bytes, fill: Callable[[Path], None]) -> Path:

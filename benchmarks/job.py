@@ -33,7 +33,7 @@ class Job:
     bulk: int = 1  # messages in one HTTP request or one `publish`
     case: str = ""  # name of the case, if the module has several
     database: str = ""  # a SQLAlchemy URL
-    program: str = ""  # the path of the peer's program, if it is not written in Python
+    program: str = ""  # the path of the peer's program, or the folder of its jars, if it is not written in Python
 
 
 @dataclass(frozen=True, slots=True)

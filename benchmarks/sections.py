@@ -9,7 +9,8 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class Case:
     """``module``: its name below ``benchmarks``. ``environment``: ``None`` for the environment that runs the benchmark.
-    ``go_program``: the folder of its source below ``benchmarks``; the case is skipped if the program cannot be built.
+    ``go_program``: the folder of its source below ``benchmarks``. ``jars``: the list of its jars below
+    ``benchmarks/environments``. The case is skipped if the program cannot be built, or a jar cannot be fetched.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Case:
     bulk: int = 1  # messages in one HTTP request or one `publish`
     environment: str | None = None
     go_program: str | None = None
+    jars: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +169,13 @@ SECTIONS = (
             Case("sink", "the sink, insert by message id, one process", "storage.persisting", *_BACKLOG),
             Case("sink-upsert", "the sink, upsert by series and time, one process", "storage.persisting", *_BACKLOG),
             Case(
+                "sink-upsert-debezium",
+                "Kafka Connect and Debezium's JDBC sink, the same upsert, one task",
+                "storage.persisting",
+                *_BACKLOG,
+                jars="debezium",
+            ),
+            Case(
                 "persist-go",
                 "Go, COPY into the keyed table, at least once",
                 "storage.persisting",
@@ -237,6 +246,7 @@ REQUIRED = (
     Required("persist", 0.8, "persist-bare"),
     Required("sink", 0.7, "persist", goal=True),
     Required("sink-upsert", 0.7, "persist", goal=True),
+    Required("sink-upsert", 2, "sink-upsert-debezium", goal=True),
     Required("persist", 0.8, "persist-go", goal=True),
     Required("persist", 1, "persist-go-conflict", goal=True),
     Required("aggregate-5", 1, "aggregate-bare"),

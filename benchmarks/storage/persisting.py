@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures a persister process that stores a backlog in Kafka as rows, observed through its stored offsets.
 
-This package's persister is the command with default options. The Go program commits to Kafka; the other persisters
-store offsets in the database. The measurement starts when a fifth of the backlog is stored and ends when all of it is
-stored.
+This package's persister and sink are the commands with default options. The Go program and Kafka Connect commit to
+Kafka; the others store offsets in the database. The measurement starts when a fifth of the backlog is stored and ends
+when all of it is stored.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from benchmarks.databases import server_version, session_cpu_seconds
 from benchmarks.job import Figures, Job, main
 from benchmarks.librdkafka import PARTITIONS, consumer_options, versions
 from benchmarks.process_tree import cpu_seconds
+from benchmarks.storage import debezium_sink
 from monasca_common.storage import Claim, Kind, Rows, StorageSettings, open_storage
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -65,14 +66,14 @@ topic = "{job.topic}"
 mode = "{mode}"
 {key}
 [sink_rows.columns]
-name = {{type = "text", from = "value.metric.name"}}
-device = {{type = "text", from = "value.metric.dimensions.device"}}
-hostname = {{type = "text", from = "value.metric.dimensions.hostname"}}
-time = {{type = "integer", from = "value.metric.timestamp"}}
-value = {{type = "double", from = "value.metric.value"}}
-tenant = {{type = "text", from = "value.meta.tenantId"}}
+metric_name = {{type = "text", from = "value.metric.name"}}
+metric_dimensions_device = {{type = "text", from = "value.metric.dimensions.device"}}
+metric_dimensions_hostname = {{type = "text", from = "value.metric.dimensions.hostname"}}
+metric_timestamp = {{type = "integer", from = "value.metric.timestamp"}}
+metric_value = {{type = "double", from = "value.metric.value"}}
+meta_tenantId = {{type = "text", from = "value.meta.tenantId"}}
 """
-_KEY = 'key = ["hostname", "device", "name", "time"]'
+_KEY = ("metric_dimensions_hostname", "metric_dimensions_device", "metric_name", "metric_timestamp")
 
 
 def run(job: Job) -> Figures:
@@ -86,13 +87,14 @@ def run(job: Job) -> Figures:
         end = _wait_for(server, stored, job.messages)
         seconds = time.perf_counter() - began
         used = _cpu_seconds(server, job.database) - before
-    found = {**(_go_versions() if job.program else versions()), **server_version(job.database)}
+    clients = debezium_sink.versions if job.case.endswith("-debezium") else _go_versions if job.program else versions
+    found = {**clients(), **server_version(job.database)}
     rows = None if job.case.startswith("sink") else job.messages
     return Figures(end - warm, seconds, used, rows=rows, versions=found)
 
 
 def _command(job: Job, folder: Path) -> list[str]:
-    if job.program:
+    if job.program and not job.case.startswith("sink"):
         _create_partitions_and_offsets(job)
         url = job.database.replace("+psycopg", "")
         options = ["-conflict"] if job.case.endswith("-conflict") else []
@@ -105,13 +107,13 @@ def _command(job: Job, folder: Path) -> list[str]:
     configuration = folder / "persister.conf"
     if job.case.startswith("sink"):
         mapping = folder / "mapping.toml"
-        upserts = job.case == "sink-upsert"
-        mapping.write_text(
-            _MAPPING.format(job=job, mode="upsert" if upserts else "insert", key=_KEY if upserts else "")
-        )
+        mode, key = ("insert", "") if job.case == "sink" else ("upsert", f"key = {list(_KEY)}")
+        mapping.write_text(_MAPPING.format(job=job, mode=mode, key=key))
         configuration.write_text(_SINK.format(job=job, mapping=mapping))
         options = ["--config-file", str(configuration)]
         subprocess.run([*program, "sink", "plan", "--execute", *options], cwd=_ROOT, check=True, capture_output=True)
+        if job.program:
+            return debezium_sink.command(job, folder, _KEY)
         return [*program, "sink", "run", *options]
     configuration.write_text(_CONFIGURATION.format(job=job))
     return [*program, "persister", "--config-file", str(configuration)]
