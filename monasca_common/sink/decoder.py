@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,23 +37,26 @@ class FieldReader:
         columns: dict[Steps, list[Any]] = {path: [] for path in self._paths}
         for start in range(0, len(encoded), _BLOCK):
             block = encoded[start : start + _BLOCK]
-            found = columns_at(self._paths, list(self._decoded(part, start, block, faults)))
+            found = columns_at(self._paths, self._decoded(part, start, block, faults))
             for path, column in columns.items():
                 column += found[path]
         return columns
 
-    def _decoded(
-        self, part: PartitionBatch, start: int, encoded: Sequence[bytes | None], faults: Faults
-    ) -> Iterator[Any]:
+    def _decoded(self, part: PartitionBatch, start: int, encoded: Sequence[bytes | None], faults: Faults) -> list[Any]:
         loads: Callable[..., Any] = self.serializer.loads
         topic, with_context = part.topic_partition.topic, takes_context(type(self.serializer).loads)
+        if not with_context and None not in encoded:
+            with contextlib.suppress(SerializationError):  # the loop below finds the values
+                return list(map(loads, encoded))
+        values = []
         for index, value in enumerate(encoded, start):
             context = (SerializationContext(topic, self._which, part.headers[index]),) if with_context else ()
             try:
-                yield None if value is None else loads(value, *context)
+                values.append(None if value is None else loads(value, *context))
             except SerializationError as error:
                 faults.add(part.offsets[index], None, f"{self._which}: {error}")
-                yield None
+                values.append(None)
+        return values
 
 
 class TopicDecoder:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any, NamedTuple
 
+import orjson
 from sqlalchemy.dialects import sqlite
 
 from monasca_common.storage.base import Claim, Writer
@@ -287,4 +288,4 @@ def _texts(column: Sequence[Any]) -> Sequence[str]:
         return ["\\\\x" + value.hex() for value in column]
     if kinds == {bool}:
         return ["t" if value else "f" for value in column]
-    return list(map(repr, column))
+    return orjson.dumps(column)[1:-1].decode().split(",")  # finite numbers; `repr` takes ten times as long

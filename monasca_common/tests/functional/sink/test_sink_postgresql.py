@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sink's handler over PostgreSQL, without Kafka."""
 
+import json
+
 import psycopg
 
 from monasca_common.storage import StorageSettings, open_storage
@@ -50,6 +52,14 @@ class SinkPostgresqlTest(SinkTestCase):
             self.upsert("one", f"a{number}", number)
             self.upsert("two", f"b{number}", number)
         self.assertEqual([("a1", "b1")], self.execute("SELECT one, two FROM one JOIN two USING (n)"))
+
+    def test_numbers_are_stored_without_loss(self):
+        text = '[one]\ntopic = "one"\nmode = "upsert"\nkey = ["n"]\n[one.columns]\nn = "integer"\none = "double"\n'
+        self.open(text)
+        numbers = {-(2**63): 5e-324, -1: -1.7976931348623157e308, 0: -0.1 - 0.2, 2**63 - 1: 123456789.123456789}
+        values = [json.dumps({"n": n, "one": number}).encode() for n, number in numbers.items()]
+        self.assertEqual({}, self.process(batch("one", [message(each) for each in values])))
+        self.assertEqual(list(numbers.items()), self.execute("SELECT n, one FROM one ORDER BY n"))
 
     def findings(self, definition, *statements, columns=""):
         """Return how a table ``one (n …)`` differs from its mapping, and drop it."""
