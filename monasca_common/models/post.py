@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import msgspec
@@ -123,4 +124,4 @@ def envelopes_of(member: bytes, elements: Sequence[bytes], meta: Mapping[str, st
     """Return the messages of elements of `ParsedPost.valid`; ``created``: their creation_time in seconds."""
     start = b'{"%b":' % member
     end = b',"meta":%b,"creation_time":%b}' % (json_text.write(meta), times.seconds_text(created))
-    return [start + element + end for element in elements]
+    return list(map(b"".join, zip(repeat(start), elements, repeat(end))))  # two thirds of the time of additions

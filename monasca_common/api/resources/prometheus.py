@@ -29,15 +29,12 @@ class RemoteWrite:
         message = _checked_message(request)
         body = snappy_decompressed(read_body(request.env, posts.settings), posts.settings)
         created = posts.creation_time(None)
-        post = parsed(_PARSERS[message], body, posts.rules(Kind.METRICS, created)) if body else None
-        if post is not None and post.valid:
+        post = parsed(_PARSERS[message], body, posts.rules(Kind.METRICS, created)) if body else remote_write.parse(body)
+        if post.valid:
             publish_samples(posts, post, request, created)
-        written = {}
-        if message == _MESSAGE_2:
-            stored = len(post.valid) if post is not None else 0
-            written = {_WRITTEN.format("Samples"): str(stored)}
-            written |= {_WRITTEN.format(other): "0" for other in ("Histograms", "Exemplars")}
-        if post is not None and post.violations:
+        counts = {"Samples": len(post.valid), "Histograms": 0, "Exemplars": 0} if message == _MESSAGE_2 else {}
+        written = {_WRITTEN.format(kind): str(count) for kind, count in counts.items()}
+        if post.violations:
             refused = post.total - len(post.valid)
             raise bad_request(
                 f"{refused} of {post.total} samples were refused; the others are stored: "

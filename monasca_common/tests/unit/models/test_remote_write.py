@@ -154,6 +154,13 @@ class RefusedTest(WriteRequestCase):
             self.assertIn(fault, str(post.violations[0]))
             self.assertIn("timeseries[0]", post.violations[0].where)
 
+    def test_refused_samples_between_those_of_known_series_have_their_places(self):
+        good, bad = up((1.0, NOW_MS), job="a"), up((1.0, NOW_MS), a="\0")
+        post = remote_write.parse(good * 3 + bad + good * 2 + bad)
+        self.assertEqual(([0, 1, 2, 4, 5], 7), (post.indices, post.total))
+        places = [violation.where.partition(" ")[0] for violation in post.violations]
+        self.assertEqual(["timeseries[3]", "timeseries[6]"], places)
+
     def test_a_sample_outside_the_time_range_is_refused_with_its_series(self):
         window = Window(NOW_MS - 10, NOW_MS + 10)
         body = up(*((1.0, NOW_MS + after) for after in (-11, -10, 10, 11)), job="node")
@@ -225,7 +232,8 @@ class RefusedTest(WriteRequestCase):
         error = self.assertRaises(InvalidEnvelope, remote_write.parse, series({}, *[(1.0, 5)] * 20_001))
         self.assertTrue(error.violations[0].too_large)
 
-    def test_too_many_series_without_samples_are_too_large(self):
+    def test_too_many_series_are_too_large(self):
         self.assertEqual(0, remote_write.parse(part(1, b"") * 20_000).total)
-        error = self.assertRaises(InvalidEnvelope, remote_write.parse, part(1, b"") * 20_001)
-        self.assertTrue(error.violations[0].too_large)
+        for body in (part(1, b"") * 20_001, up((1.0, 5)) * 10_000 + part(1, b"") * 10_001, up((1.0, NOW_MS)) * 20_001):
+            error = self.assertRaises(InvalidEnvelope, remote_write.parse, body)
+            self.assertTrue(error.violations[0].too_large)
