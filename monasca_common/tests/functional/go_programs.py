@@ -14,16 +14,17 @@ MISSING = None if shutil.which("go") else "Go is missing: install 1.26.7 or newe
 _BUILD_SECONDS = 3600
 
 
-def built(sources, package="."):
-    """Return the program of a package, built for this version of the files in the folder ``sources``."""
-    parts = [package, *(f"{file.name}\n{file.read_text()}" for file in sorted(Path(sources).iterdir()))]
+def built(sources, package=".", *options):
+    """Return the program of a package, built with these options of ``go build`` for this version of the files in the
+    folder ``sources``."""
+    parts = [package, *options, *(f"{file.name}\n{file.read_text()}" for file in sorted(Path(sources).iterdir()))]
     digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
     program = cache_folder(os.environ) / f"{Path(sources).name}-{digest}"
     if not program.exists():
         program.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=program.parent) as folder:
             shutil.copytree(sources, folder, dirs_exist_ok=True)
-            command = ["go", "build", "-mod=mod", "-ldflags=-s -w", "-o", "program", package]
+            command = ["go", "build", "-mod=mod", "-ldflags=-s -w", *options, "-o", "program", package]
             subprocess.run(command, cwd=folder, check=True, timeout=_BUILD_SECONDS)
             (Path(folder) / "program").replace(program)
     return program

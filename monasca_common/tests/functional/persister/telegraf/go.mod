@@ -1,0 +1,5 @@
+module telegraf
+
+go 1.25.5
+
+require github.com/influxdata/telegraf v1.37.2
