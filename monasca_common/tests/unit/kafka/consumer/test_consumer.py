@@ -6,6 +6,7 @@ import weakref
 from typing import Any, ClassVar, cast
 from unittest import mock
 
+from confluent_kafka import OFFSET_INVALID, Message
 from oslotest import base
 
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
@@ -25,21 +26,21 @@ from monasca_common.kafka.message import MessageColumns, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport.base import BEGINNING, END, ConsumerTransport, Fetched, PartitionEvent
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.tests.unit.kafka.raw_message import FakeMessage
 
 A, B = TopicPartition("metrics", 0), TopicPartition("metrics", 1)
 
 
 def message(partition, offset):
-    return FakeMessage(*partition, b"%d" % offset, offset)
+    return Message(*partition, offset, value=b"%d" % offset)
 
 
-def failure(partition, error):
-    return FakeMessage.about(partition, error)
+def failure(partition, error, offset=OFFSET_INVALID):
+    """Return an element of a poll that has an error and no message."""
+    return Message(*partition, offset, error=error)
 
 
 def end(partition, offset):
-    return FakeMessage.about(partition, TransportError("the end", name="_PARTITION_EOF"), offset)
+    return failure(partition, TransportError("the end", name="_PARTITION_EOF"), offset)
 
 
 class ScriptedTransport(ConsumerTransport):
@@ -696,10 +697,10 @@ class TestErrors(ConsumerCase):
 
     def test_an_offset_out_of_range_from_before_the_start_of_a_partition_is_ignored(self):
         gone = TransportError("out of range", code=-140, name="_AUTO_OFFSET_RESET")
-        early = FakeMessage.about(A, gone, 0)
+        early = failure(A, gone, 0)
         self.transport.stored = {}
         self.transport.failing = RetriableError("the coordinator is unavailable", name="_TIMED_OUT")
-        self.script(assign(A), *[lambda _: [early]] * 2, lambda _: [FakeMessage.about(A, gone, 40)])
+        self.script(assign(A), *[lambda _: [early]] * 2, lambda _: [failure(A, gone, 40)])
         consumer = self.consumer()
         consumer.poll(timeout=0)
         self.assertEqual((), consumer.poll(timeout=0).errors)

@@ -5,7 +5,7 @@ import weakref
 from types import SimpleNamespace
 from unittest import mock
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +17,6 @@ from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.kafka.transport import confluent_consumer
 from monasca_common.kafka.transport.base import PartitionEvent
 from monasca_common.kafka.transport.confluent_consumer import ConfluentConsumer
-from monasca_common.tests.unit.kafka.raw_message import FakeMessage
 
 TOPICS = ("logs", "metrics")
 
@@ -112,11 +111,11 @@ class TestSignals(base.BaseTestCase):
 
 
 def messages(names):
-    return [FakeMessage(topic, number, b"%d" % index) for index, (topic, number) in enumerate(names)]
+    return [Message(topic, number, value=b"%d" % index) for index, (topic, number) in enumerate(names)]
 
 
 def fetched_of(raws, topics):
-    with mock.patch.multiple(confluent_consumer, Message=FakeMessage, translate=str):
+    with mock.patch.object(confluent_consumer, "translate", str):
         return confluent_consumer.grouped(raws, topics)
 
 
@@ -142,7 +141,7 @@ class TestGrouped(base.BaseTestCase):
     def test_an_error_anywhere_is_an_event(self):
         raws = messages([("metrics", 0)] * 3)
         self.assertEqual([], fetched_of(raws, ("metrics",)).events)
-        raws[1:1] = [FakeMessage.about(TopicPartition("metrics", 0), 7, 5)]
+        raws[1:1] = [Message("metrics", 0, 5, error=7)]
         fetched = fetched_of(raws, ("metrics",))
         self.assertEqual([PartitionEvent("7", "metrics", 0, 5)], fetched.events)
         self.assertEqual([b"0", b"1", b"2"], fetched.parts[0][1].column("values"))
