@@ -29,7 +29,7 @@ class NotificationKillsTest(functional.CrashCase):
     def test_each_change_is_notified_and_repeats_are_counted(self):
         self.receive()
         kills = KILLS * len(PLACES)
-        self.start("|".join(PLACES), deaths=kills)
+        self.start(*PLACES, deaths=kills)
         published = 0
 
         def has_died():
@@ -37,7 +37,7 @@ class NotificationKillsTest(functional.CrashCase):
             if 2 * published - self.sent() < 2 * CHUNK:
                 self.publish(range(published, published + CHUNK))
                 published += CHUNK
-            return len(self.starts.read_text()) > kills
+            return self.deaths() >= kills
 
         self.wait_until(has_died, f"{kills} deaths", seconds=kills * SECONDS_A_KILL)
         self.wait_until(lambda: self.sent() == 2 * published, lambda: f"{2 * published} sent instead of {self.sent()}")

@@ -13,6 +13,7 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.errors import MessagingError
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.tests.checker import ReportedOutcome, each_once
+from monasca_common.tests.functional import changed_command
 from monasca_common.tests.functional.persister.persister_case import PersisterCase
 
 KILLS = int(os.environ.get("MONASCA_STRESS_KILLS", "1000"))
@@ -23,6 +24,28 @@ AHEAD = 1000  # the maximum backlog; a larger one takes longer at the end and te
 REBALANCE_SECONDS = 3.0
 SECONDS_A_KILL = 20
 MUTANTS_KILLS = 30
+RARE_POINTS = ("processor.after_dead_letter", "processor.after_accounting", "processor.during_revoke")
+POINTS = (
+    "storage.before_write",
+    "processor.after_poll",
+    "storage.in_transaction",
+    "storage.after_commit",
+    "processor.after_handle",
+    "processor.before_commit",
+    *RARE_POINTS,
+)
+
+
+def fail_points():
+    """Return random fail points for workers, one text for each."""
+    lot = random.Random(SEED)
+    texts = []
+    for _ in range(200):
+        point = lot.choice(POINTS)
+        rare = point in RARE_POINTS
+        # End the worker if it does not pass the fail point, as without a rebalance.
+        texts.append(f"{POINTS[0]}=kill@{100 if rare else 30};{point}=kill@{1 if rare else lot.randint(1, 12)}")
+    return texts
 
 
 class KillsCase(PersisterCase):
@@ -38,7 +61,9 @@ class KillsCase(PersisterCase):
         """Publish while workers are killed one after another, and store the remaining messages."""
         self.drop_key()  # a row written twice is stored twice
         # A member that returns with its own instance id does not wait for its session.
-        persister = self.start(crashes=[SEED, kills], mutants=mutants, metrics="group_instance_id = stress")
+        arming = (changed_command.arm_workers, kills, *fail_points())
+        changes = arming, (changed_command.replace_at_once,)
+        persister = self.start(changes=changes, mutants=mutants, metrics="group_instance_id = stress")
         guest = threading.Thread(target=self.come_and_go)
         guest.start()
         seconds, what = kills * SECONDS_A_KILL, f"{kills} deaths, seed {SEED}"

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
-from monasca_common.tests.functional.with_constants import command_with
+from monasca_common.tests.functional.changed_command import command_after, set_constants
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS
@@ -27,7 +27,10 @@ LOSSY = ["producer_options = socket.timeout.ms=1000", "producer_options = batch.
 
 def api_stalled_after(seconds):
     """Return a command for which a topic is stalled after this time without an acknowledgement."""
-    return [*command_with({"monasca_common.kafka.producer_pool.STALLED_AFTER_SECONDS": seconds}), "api"]
+    return [
+        *command_after((set_constants, {"monasca_common.kafka.producer_pool.STALLED_AFTER_SECONDS": seconds})),
+        "api",
+    ]
 
 
 class TestAcknowledged(ApiProcessCase):

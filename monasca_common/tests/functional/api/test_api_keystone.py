@@ -14,7 +14,7 @@ from pathlib import Path
 import cramjam
 
 from monasca_common.tests.functional.api.api_case import METRICS, NOW_MS, ApiProcess, ApiProcessCase, metric
-from monasca_common.tests.functional.with_constants import command_with
+from monasca_common.tests.functional.changed_command import command_after, set_constants
 from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.served import serve
@@ -78,7 +78,7 @@ class KeystoneCase(ApiProcessCase):
     def setUp(self):
         super().setUp()
         if self.shared is None:
-            silent = [*command_with({"monasca_common.runtime.web_server._SILENT_SECONDS": 1}), "api"]
+            silent = [*command_after((set_constants, {"monasca_common.runtime.web_server._SILENT_SECONDS": 1})), "api"]
             served = ApiProcess(self.folder, self.authenticated(), command=silent)
             self.addClassCleanup(served.end)
             type(self).shared = served.wait_until_ready(), self.topic

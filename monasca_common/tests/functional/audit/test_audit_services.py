@@ -4,7 +4,6 @@
 import contextlib
 import os
 import signal
-import sys
 import uuid
 from pathlib import Path
 
@@ -14,20 +13,23 @@ from monasca_common.audit.reports import HandledRange
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.kafka import open_producer
 from monasca_common.kafka.message import Record
+from monasca_common.tests.functional.audit import audit_mutants
 from monasca_common.tests.functional.audit.test_audit import _PARTITIONS, AuditCase
+from monasca_common.tests.functional.changed_command import command_after, set_constants
 from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS
 from monasca_common.tests.web import fetch, is_ok
 
-_PROGRAM = "monasca_common.tests.functional.audit.audit_services_program"
+_QUICK = {"monasca_common.operations.audit.service._INTERVAL_SECONDS": 0.1}
 
 
 class ServicesCase(AuditCase):
-    def program(self, *arguments, mutant="none", kill_at=""):
+    def program(self, *arguments, mutant=None, kill_at=""):
         """Start ``monasca-common audit ...``, which logs to ``log``."""
         self.log = Path(self.folder, f"{uuid.uuid4().hex}.log")
-        command = [sys.executable, "-m", _PROGRAM, mutant, "audit", *arguments, "--config-file", self.config()]
+        changes = [(set_constants, _QUICK), (audit_mutants.is_the_same_member,), *([(mutant,)] if mutant else ())]
+        command = [*command_after(*changes), "audit", *arguments, "--config-file", self.config()]
         armed = {"MONASCA_FAIL_POINTS": f"{kill_at}=kill@1"} if kill_at else {}
         return start_process(self, command, self.log, env={**os.environ, **armed})
 
@@ -132,7 +134,7 @@ class CounterTest(ServicesCase):
     def test_a_counter_that_commits_before_it_reports_is_detected(self):
         self.grace_seconds = 0  # the counter reads later messages again for their ids
         self.send_with(b"one")
-        self.kill("audit.before_counts", *self.arguments, mutant="commits_before_it_reports")
+        self.kill("audit.before_counts", *self.arguments, mutant=audit_mutants.commits_before_it_reports)
         self.count_all()
 
         self.assertGreater(20, self.books()[1])
@@ -142,7 +144,7 @@ class CounterTest(ServicesCase):
         self.send_with(b"one")
         self.count_all()
         self.send_with(b"one")
-        self.count_all(mutant="forgets_the_ids")
+        self.count_all(mutant=audit_mutants.forgets_the_ids)
 
         self.assertEqual((40, 40, 0, 0, 0, 0), self.books())
 
@@ -180,7 +182,7 @@ class ServeTest(ServicesCase):
     def test_a_service_that_ignores_earlier_reports_is_detected(self):
         *handled, _ = self.cut(self.arrived(20), 3)
         self.handle(handled)
-        with self.running("serve", mutant="begins_at_the_end"):
+        with self.running("serve", mutant=audit_mutants.begins_at_the_end):
             self.wait_until(self.is_ready, "a reconciliation")
             self.assertIsNone(self.served("monasca_audit_missing_messages"))
 

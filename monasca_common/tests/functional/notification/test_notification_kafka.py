@@ -4,7 +4,6 @@
 import collections
 import email
 import itertools
-import json
 import subprocess
 import sys
 import time
@@ -18,10 +17,19 @@ from oslotest import base
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.kafka import plugins
 from monasca_common.kafka.message import Record
+from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.notification.handlers import NotificationHandler
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.notification import notification_program
+from monasca_common.tests.functional.changed_command import (
+    arm_workers,
+    command_after,
+    end_with_the_test,
+    patch,
+    replace_at_once,
+    set_constants,
+)
 from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
 from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
@@ -83,6 +91,23 @@ WEBHOOK_TIMEOUT_SECONDS = 2.0
 _HANG_SECONDS = 2 * WEBHOOK_TIMEOUT_SECONDS
 
 
+def commits_before_it_sends():
+    handle, committed = NotificationHandler.__call__, OffsetTracker.committed
+    unsent = collections.deque()
+
+    def handled(handler, message):
+        unsent.append((handler, message))
+        return []
+
+    def sends_then(tracker, progress):
+        committed(tracker, progress)
+        while progress and unsent:
+            handle(*unsent.popleft())
+
+    patch(NotificationHandler, "__call__", handled)
+    patch(OffsetTracker, "committed", sends_then)
+
+
 class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
     mails = None
     more_configuration = ""
@@ -112,7 +137,8 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
         records = [Record(each.message, key=each.alarm_id.encode()) for each in made]
         self.producer.publish(self.changes, records, timeout=PATIENCE_SECONDS).raise_for_undelivered()
 
-    def start(self, fail_points="", mutant="", deaths=DEATHS):
+    def start(self, *fail_points, mutant=None, deaths=DEATHS):
+        """Start the service. ``fail_points``: those of the first workers, of which this number of workers die."""
         file = self.folder / "notification.conf"
         file.write_text(
             _CONFIGURATION.format(
@@ -128,20 +154,24 @@ class NotificationKafkaCase(NotificationCase, Waiting, base.BaseTestCase):
             )
             + self.more_configuration
         )
-        self.starts = self.folder / "starts"
-        self.starts.touch()
-        facts = {
-            "fail_points": fail_points,
-            "deaths": deaths,
-            "starts": str(self.starts),
-            "mutant": mutant,
-            "max_interval_seconds": self.max_interval_seconds,
-        }
         self.log = self.folder / "notification.log"
-        command = [sys.executable, "-m", notification_program.__name__, json.dumps(facts), "notification"]
-        process = start_process(self, [*command, "--config-file", file], self.log, stdin=subprocess.PIPE)
+        constants = {
+            "monasca_common.notification.deferred_sender._LEASE_MS": 3000,
+            "monasca_common.notification.settings.MAX_INTERVAL_SECONDS": self.max_interval_seconds,
+        }
+        changes = [(set_constants, constants), (replace_at_once,), (end_with_the_test,)]
+        if fail_points:
+            changes.append((arm_workers, deaths, *fail_points))
+        if mutant:
+            changes.append((mutant,))
+        command = [*command_after(*changes), "notification", "--config-file", file]
+        process = start_process(self, command, self.log, stdin=subprocess.PIPE)
         self.addCleanup(process.stdin.close)
         return process
+
+    def deaths(self):
+        """Return the number of workers that have died."""
+        return self.log.read_text().count(" and is replaced")
 
     def sent(self):
         return sum(state == "sent" for (state,) in self.ledger("state"))
@@ -170,14 +200,14 @@ class CrashCase(NotificationKafkaCase):
         self.addCleanup(self.mails.close)
         self.method("ops@example.org", kind="EMAIL")
 
-    def crash(self, fail_points, *, wanted=2 * CHANGES, **named):
+    def crash(self, *fail_points, wanted=2 * CHANGES, **named):
         """Send every change to both receivers, with workers that are killed repeatedly."""
         self.receive()
         self.publish(range(CHANGES))
-        process = self.start(fail_points, **named)
+        process = self.start(*fail_points, **named)
         self.wait_until(lambda: self.sent() >= wanted, lambda: f"{wanted} sent instead of {self.sent()}")
         if fail_points:
-            self.wait_until(lambda: len(self.starts.read_text()) > 1, "a death")
+            self.wait_until(self.deaths, "a death")
         return process
 
     @each_once()
@@ -194,7 +224,7 @@ class CrashCase(NotificationKafkaCase):
 class CrashTest(CrashCase):
     @periodic("the crash tests have the same checks")
     def test_without_a_crash_each_notification_is_received_once_and_the_stop_is_clean(self):
-        process = self.crash("")
+        process = self.crash()
         process.terminate()
         self.assertEqual(0, process.wait(PATIENCE_SECONDS))
         self.assertEqual(0, self.assert_none_lost_and_doubles_counted())
@@ -227,7 +257,7 @@ class CrashTest(CrashCase):
 
     @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_that_commits_before_it_sends_loses_notifications(self):
-        self.crash("notification.before_send=kill", mutant="commits_before_it_sends", deaths=1, wanted=0)
+        self.crash("notification.before_send=kill", mutant=commits_before_it_sends, deaths=1, wanted=0)
         # The commit of the first worker was lost with it; the service notifies of later changes.
         self.publish([CHANGES])
         self.wait_until(lambda: (f"a{CHANGES}",) in self.ledger("alarm_id"), "the last")

@@ -32,8 +32,8 @@ from monasca_common.operations.dashboard.passwords import PasswordFile, password
 from monasca_common.operations.dashboard.settings import DashboardSettings
 from monasca_common.operations.durability import Finding, Severity
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict
+from monasca_common.tests.functional.changed_command import command_after, set_constants
 from monasca_common.tests.functional.processes import start_process
-from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.served import serve
@@ -164,7 +164,7 @@ class TestDashboardOfKafka(Waiting, base.BaseTestCase):
         text = f"[kafka]\nbootstrap_servers = {servers}\n[lag]\nwindow_seconds = 2\n[dashboard]\n{options}"
         path = self.create_tempfiles([("dashboard", text)], ".conf")[0]
         quick = {"monasca_common.operations.dashboard.panels._SOURCE_SECONDS": 8.0}
-        command = [*command_with(quick), "dashboard", "--config-file", path]
+        command = [*command_after((set_constants, quick)), "dashboard", "--config-file", path]
         self.log = Path(path).with_suffix(".log")
         self.process = start_process(self, command, self.log)
         url = f"http://127.0.0.1:{port}"

@@ -33,9 +33,9 @@ from monasca_common.operations.mirror.settings import MirrorSettings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.command import run_main
+from monasca_common.tests.functional.changed_command import command_after, set_constants
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.functional.topic_settings import set_topic_config
-from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
@@ -125,7 +125,8 @@ class MirrorCase(Waiting, base.BaseTestCase):
         )
         path = self.create_tempfiles([(uuid.uuid4().hex, text)], ".conf")[0]
         armed = {"MONASCA_FAIL_POINTS": f"{kill_at[0]}=kill@{kill_at[1]}"} if kill_at else {}
-        command = command_with({"monasca_common.operations.mirror.mirror._BATCH_MESSAGES": 10}, mutant)
+        small = set_constants, {"monasca_common.operations.mirror.mirror._BATCH_MESSAGES": 10}
+        command = command_after(small, *([(mutant,)] if mutant else ()))
         process = subprocess.Popen(
             [*command, "mirror", "run", "--config-file", path],
             env={**os.environ, **armed},

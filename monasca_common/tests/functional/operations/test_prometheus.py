@@ -29,9 +29,9 @@ from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
 from monasca_common.pipeline.jobs.metrics import served
 from monasca_common.pipeline.settings import JobStatusSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.tests.functional.changed_command import command_after, set_constants
 from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.functional.prometheus_server import PrometheusServer
-from monasca_common.tests.functional.with_constants import command_with
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.served import http_server, respond, serve
@@ -148,7 +148,7 @@ class RealServices(Waiting):
     def start_service(self, service, *words):
         # The API's metrics need an environment variable that the API sets before its imports.
         quick = {"monasca_common.operations.audit.service._INTERVAL_SECONDS": 0.5} if service == "audit" else {}
-        command = [*command_with(quick), *words, *self.files(service)]
+        command = [*command_after((set_constants, quick)), *words, *self.files(service)]
         start_process(self, command, self.log_of(service))
 
     def files(self, service):

@@ -5,7 +5,6 @@ import contextlib
 import http.client
 import json
 import subprocess
-import sys
 import time
 import uuid
 from pathlib import Path
@@ -23,8 +22,9 @@ from monasca_common.kafka.processor.dead_letters import ERROR_TEXT, ORIGIN_OFFSE
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.tests.checker import ReportedOutcome, check
+from monasca_common.tests.functional import changed_command
 from monasca_common.tests.functional.api.api_case import ApiProcess
-from monasca_common.tests.functional.persister import persister_program
+from monasca_common.tests.functional.persister import persister_mutants
 from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
 from monasca_common.tests.functional.processes import kill_group, start_process
 from monasca_common.tests.functional.topic_log import read_topic
@@ -58,6 +58,11 @@ max_wait_time_seconds = 0.01
 {others}
 """
 
+# Report more often, because tests poll the status, and wait longer for the lag, because a broker can be busy.
+_CONSTANTS = {
+    "monasca_common.runtime.status_board._REPORT_SECONDS": 0.2,
+    "monasca_common.runtime.member_health.LAG_SECONDS": 5.0,
+}
 NO_ALARMS = "[kafka_alarm_history]\nenabled = false"
 
 # A table that stores a row twice if it is written twice.
@@ -222,7 +227,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
         *,
         fail_points="",
         mutants=(),
-        crashes=None,
+        changes=(),
         owns=False,
         batch_size=20,
         metrics="",
@@ -230,16 +235,17 @@ class PersisterCase(Waiting, base.BaseTestCase):
         name="persister",
     ):
         """Start the command. ``owns``: it reads all partitions regardless of the group. ``metrics``: further options of
-        that group. ``others``: further groups. ``crashes``: a seed, and the number of workers that die."""
+        that group. ``others``: further groups. ``fail_points``: those of the first workers. ``changes``: those of
+        `changed_command`."""
         (port,) = ports.free_ports(1)
         configuration = self.folder / f"{name}.conf"
         configuration.write_text(self.configured(port, batch_size=batch_size, metrics=metrics, others=others))
-        facts = {"fail_points": fail_points, "mutants": list(mutants)}
-        if crashes is not None:
-            facts["crashes"] = crashes
+        changes = [*changes, *((getattr(persister_mutants, mutant),) for mutant in mutants)]
+        if fail_points:
+            changes.append((changed_command.arm_workers, 1, fail_points))
         if owns:
-            facts["owns"] = self.topics()
-        return self.spawn(name, configuration, port, facts)
+            changes.append((persister_mutants.owns_everything, *self.topics()))
+        return self.spawn(name, configuration, port, *changes)
 
     def configured(self, port, *, batch_size, metrics, others):
         return _CONFIGURATION.format(
@@ -259,9 +265,11 @@ class PersisterCase(Waiting, base.BaseTestCase):
         """Return each topic with its number of partitions."""
         return [[self.topic, PARTITIONS]]
 
-    def spawn(self, name, configuration, port, facts):
+    def spawn(self, name, configuration, port, *changes):
         log = self.folder / f"{name}.log"
-        command = [sys.executable, "-m", persister_program.__name__, json.dumps(facts)]
+        command = changed_command.command_after(
+            (changed_command.set_constants, _CONSTANTS), (changed_command.end_with_the_test,), *changes
+        )
         command += [*self.command, "--config-file", str(configuration)]
         process = start_process(self, command, log, stdin=subprocess.PIPE)
         self.addCleanup(process.stdin.close)

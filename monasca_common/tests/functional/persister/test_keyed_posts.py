@@ -2,14 +2,15 @@
 """Logs and events without their own time, posted repeatedly with keys at two hosts whose clocks are before and after
 midnight, while answers are lost and workers of the persister die: each is one row."""
 
-import sys
+import functools
 import time
 
 import sqlalchemy as sa
 
+from monasca_common.api import service
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.api import api_host
+from monasca_common.tests.functional.changed_command import command_after, patch
 from monasca_common.tests.functional.persister.persister_case import NO_ALARMS, QUICK_SESSION_SECONDS, PersisterCase
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
@@ -18,6 +19,11 @@ _DAY_MS = 86_400_000
 _BULKS = 8
 _OF_A_BULK = 3
 _PATHS = {"logs": "/v2.0/logs", "events": "/v1.0/events"}
+
+
+def set_clock(now_ms):
+    """Set the clock of an API. This is not a mutant."""
+    patch(service, "make_app", functools.partial(service.make_app, now=lambda: now_ms / 1000))
 
 
 class KeyedPosts:
@@ -37,7 +43,7 @@ class KeyedPosts:
 
     def start_host(self, now_ms):
         topics = [f"{table}_topic = {topic}" for table, topic in self.topics.items()]
-        command = [sys.executable, "-m", api_host.__name__, str(now_ms)]
+        command = [*command_after((set_clock, now_ms)), "api"]
         return self.start_api("publish_timeout_seconds = 0.5", *topics, command=command)
 
     def start_persister(self, *mutants):

@@ -67,7 +67,7 @@ class TestOldFile(PersisterCase):
         self.assertEqual((None, None), (row["before"], row["after"]))  # a driver without a schema
         self.publish(range(200))
 
-        persister = self.spawn("persister", path, 0, {})
+        persister = self.spawn("persister", path, 0)
 
         self.wait_until(lambda: len(self.rows()) >= 200, what="200 rows")
         self.assertEqual(set(range(200)), set(self.rows()))

@@ -21,7 +21,7 @@ from monasca_common.tests.functional.persister.persister_case import (
     SECONDS,
     PersisterCase,
 )
-from monasca_common.tests.functional.persister.persister_program import BEFORE_SAMPLES
+from monasca_common.tests.functional.persister.persister_mutants import BEFORE_SAMPLES
 from monasca_common.tests.functional.processes import attach_file
 from monasca_common.tests.functional.prometheus_server import MISSING, PrometheusServer, accepts_late_samples
 from monasca_common.tests.functional.topic_log import read_topic
