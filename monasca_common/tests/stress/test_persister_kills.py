@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Workers of the persister are killed one after another at random points: each message is one row.
+"""Workers of the persister or the sink are killed one after another at random points: each message is one row.
 
 ``MONASCA_STRESS_KILLS``: the number of kills, 1,000 by default. ``MONASCA_STRESS_SEED`` repeats a run.
 """
@@ -15,6 +15,7 @@ from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.tests.checker import ReportedOutcome, each_once
 from monasca_common.tests.functional import changed_command
 from monasca_common.tests.functional.persister.persister_case import PersisterCase
+from monasca_common.tests.functional.sink.sink_case import SinkCase
 
 KILLS = int(os.environ.get("MONASCA_STRESS_KILLS", "1000"))
 SEED = os.environ.get("MONASCA_STRESS_SEED") or str(random.randrange(10**9))
@@ -129,4 +130,21 @@ class TestKillsSqlite(Kills, KillsCase):
 
 
 class TestKillsPostgresql(Kills, KillsCase):
+    database = "postgresql"
+
+
+class SinkKillsCase(SinkCase, KillsCase):
+    table = "copies"
+
+    # Rule 24
+    def test_each_message_is_one_row_even_if_workers_are_killed(self):
+        super().test_each_message_is_one_row_even_if_workers_are_killed()
+        self.assert_states()
+
+
+class TestSinkKillsSqlite(SinkKillsCase, Kills):
+    database = "sqlite"
+
+
+class TestSinkKillsPostgresql(SinkKillsCase, Kills):
     database = "postgresql"

@@ -5,11 +5,14 @@ import configparser
 import contextlib
 import importlib
 import io
+import json
 import logging
 import os
 import re
+import socket
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from unittest import mock
 
@@ -18,8 +21,12 @@ from oslotest import base
 from monasca_common import kafka
 from monasca_common.cli.broker import instructions
 from monasca_common.devbroker import certificates
+from monasca_common.kafka import Record, TopicPartition, dead_letters
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.tests.example_case import EXAMPLES, ExampleCase
+from monasca_common.tests.example_case import EXAMPLES, ExampleCase, load_example
+from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
+from monasca_common.tests.web import fetch
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "README.rst").read_text()
@@ -278,3 +285,108 @@ for function, value in ((serializer.loads, b'{"celsius": "sesame"}'), (serialize
         names = ("produce", "consume", "restart", "retry_dead_letters", "asyncio_service", "tracing")
         for name in names:
             self.assertIn("is not set", self.fails(f"{name}.py").stderr)
+
+
+LETTERS = "readings.dlq"
+
+
+class ReplayDeadLettersTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.program = load_example("replay_dead_letters")
+        self.kafka = self.useFixture(MemoryKafka())
+        for topic in ("readings", "others", LETTERS):
+            self.kafka.broker.create_topic(topic, 1)
+        self.producer = self.kafka.producer()
+        for origin in ("readings", "others"):
+            header = (dead_letters.ORIGIN_TOPIC, origin.encode())
+            self.producer.publish(LETTERS, [Record(b"x", headers=(header,))]).raise_for_undelivered()
+
+    def run_program(self):
+        """Run the program, and return the exit status and the output."""
+        consumer = self.kafka.consumer(LETTERS, "replay")
+        program, out, err = self.program, io.StringIO(), io.StringIO()
+        with (
+            mock.patch.object(program.kafka, "load_producer", lambda conf: self.producer),
+            mock.patch.object(program.kafka, "load_consumer", lambda conf, group: consumer),
+            mock.patch.object(program.sys, "argv", ["replay_dead_letters.py"]),
+            contextlib.redirect_stderr(err),
+            contextlib.redirect_stdout(out),
+        ):
+            return program.main(), out.getvalue(), err.getvalue()
+
+    def test_the_program_reports_the_outcome_of_each_dead_letter(self):
+        status, out, _ = self.run_program()
+        self.assertEqual(0, status)
+        self.assertIn("replayed to readings: readings.dlq/0/0", out)
+        self.assertEqual("2 replayed, 0 not replayable, 0 refused", out.splitlines()[-1])
+
+    def test_dead_letters_of_a_missing_topic_are_kept_and_reported(self):
+        self.kafka.broker.delete_topic("readings")
+        status, out, _ = self.run_program()
+        self.assertEqual((1, "1 replayed, 0 not replayable, 1 refused"), (status, out.splitlines()[-1]))
+        self.assertIn("refused, there is no topic readings: readings.dlq/0/0", out)
+
+    def test_ctrl_c_ends_the_program_without_a_traceback_and_keeps_its_progress(self):
+        publish = self.producer.publish
+        sent = []
+
+        def interrupted(*arguments):
+            if sent:
+                raise KeyboardInterrupt
+            sent.append(arguments)
+            return publish(*arguments)
+
+        self.producer.publish = interrupted
+
+        status, _, err = self.run_program()
+
+        self.assertEqual((1, "replay_dead_letters: stopped\n"), (status, err))
+        self.assertEqual({TopicPartition(LETTERS, 0): 1}, self.kafka.broker.committed("replay"))
+
+
+class OwnServiceTest(Waiting, ConfigurationTestCase):
+    def setUp(self):
+        super().setUp()
+        self.kafka = self.useFixture(MemoryKafka())
+        for topic in ("readings", "readings.dlq"):
+            self.kafka.broker.create_topic(topic, 1)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        text = (
+            f"[kafka]\ndriver = memory\nbootstrap_servers = {self.kafka.bootstrap_servers}\n"
+            "[kafka_readings]\ntopic = readings\ngroup_id = tally\n"
+            f"[tally]\nhighest = 100\nstatus_port = {self.port}\n"
+        )
+        conf = self.read(self.path_of(text))
+        began = threading.Event()
+
+        def until(member):
+            self.member = member
+            began.set()
+
+        self.thread = threading.Thread(target=load_example("own_service").run, args=(conf, until), daemon=True)
+        self.thread.start()
+        self.assertTrue(began.wait(PATIENCE_SECONDS))
+        self.addCleanup(self.stop)
+
+    def stop(self):
+        self.member.stop()
+        self.thread.join(PATIENCE_SECONDS)
+
+    def get(self, path):
+        return fetch(f"http://127.0.0.1:{self.port}{path}")[1]
+
+    def is_ready(self):
+        return json.loads(self.get("/readyz")) == {"ready": True, "reasons": []}
+
+    def test_the_service_counts_reports_and_commits_handled_messages(self):
+        records = [Record(value, partition=0) for value in (b"1.5", b"101", b"x", b"2")]
+        self.kafka.producer().publish("readings", records).raise_for_undelivered()
+        self.wait_until(lambda: 'tally_readings_total{outcome="counted"} 2.0' in self.get("/metrics"))
+        self.assertIn('tally_readings_total{outcome="refused"} 2.0', self.get("/metrics"))
+        self.wait_until(self.is_ready)
+        self.stop()
+
+        self.assertEqual([b"101", b"x"], [each.value for each in self.kafka.broker.records("readings.dlq")])
+        self.assertEqual(4, self.kafka.broker.committed("tally")[TopicPartition("readings", 0)])

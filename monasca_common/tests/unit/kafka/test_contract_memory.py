@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract over the memory transport."""
+"""The contract over the memory transport, and how a contract handles missing capabilities."""
 
 import contextlib
 import threading
+import types
+import unittest
 
+import testtools
 from oslotest import base
 
 from monasca_common.kafka import plugins
@@ -12,7 +15,7 @@ from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import LoseAnswer
 from monasca_common.kafka.transport.memory.log import KAFKA_MAX_MESSAGE_BYTES
 from monasca_common.tests import contracts
-from monasca_common.tests.contracts import PARTITIONS, Capability
+from monasca_common.tests.contracts import PARTITIONS, Capability, needs
 from monasca_common.tests.contracts.asynchronous import ConsumerAdapter, LoopThread, ProducerAdapter
 
 
@@ -153,3 +156,46 @@ class AsyncMemoryPositionTest(contracts.PositionContract, AsyncMemoryCase):
 
 class AsyncMemoryGroupTest(contracts.GroupContract, AsyncMemoryCase):
     pass
+
+
+def outcome_of(test, capabilities):
+    """Return the result of a contract on a cluster with these capabilities."""
+    body = test
+
+    class Contract(testtools.TestCase):
+        cluster = types.SimpleNamespace(capabilities=capabilities, patience_seconds=1.0)
+
+        @needs(Capability.TRANSACTIONS)
+        def test(self):
+            body(self)
+
+    result = unittest.TestResult()
+    Contract("test").run(result)
+    return result
+
+
+def passing(case):
+    pass
+
+
+def failing(case):
+    case.fail("not here")
+
+
+def raising(case):
+    raise NotImplementedError
+
+
+class NeedsTest(testtools.TestCase):
+    def test_a_cluster_with_the_feature_passes_or_fails_as_usual(self):
+        self.assertTrue(outcome_of(passing, {Capability.TRANSACTIONS}).wasSuccessful())
+        self.assertEqual(1, len(outcome_of(failing, {Capability.TRANSACTIONS}).failures))
+
+    def test_a_failure_without_the_feature_is_expected(self):
+        for test in (failing, raising):
+            result = outcome_of(test, set())
+            self.assertEqual((1, True), (len(result.expectedFailures), result.wasSuccessful()))
+
+    def test_a_pass_without_the_feature_is_a_failure(self):
+        result = outcome_of(passing, set())
+        self.assertEqual((1, False), (len(result.failures), result.wasSuccessful()))

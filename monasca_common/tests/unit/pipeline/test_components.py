@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
+import sys
 from dataclasses import replace
+from pathlib import Path
+
+import fixtures
 
 from monasca_common import pipeline
 from monasca_common.kafka.errors import ConfigurationError
@@ -124,3 +128,33 @@ class ComponentsTest(PipelineCase):
             self.assertIn(
                 f"=no is not known: use one of {known}", str(self.assertRaises(ConfigurationError, load, "no"))
             )
+
+
+EXAMPLE = Path(__file__).parents[4] / "examples" / "spread"
+
+
+class ExampleComponentsTest(PipelineCase):
+    def setUp(self):
+        super().setUp()
+        self.useFixture(fixtures.MonkeyPatch("sys.path", [str(EXAMPLE), *sys.path]))
+        import spread
+
+        self.useFixture(InstalledComponents(components.OPERATIONS, spread=spread.SPREAD))
+        self.useFixture(InstalledComponents(components.USAGES, count_records=spread.COUNT_RECORDS))
+        self.useFixture(InstalledComponents(components.SETTERS, scale_quantity=spread.SCALE_QUANTITY))
+
+    def quantity(self, *values, usage="fetch_quantity", setters=(), **parameters):
+        row = shipped_row("mem_total_all", aggregation_group_by_list=["host"], **parameters)
+        params = row["aggregation_params_map"]
+        params["aggregation_pipeline"] |= {"usage": usage, "setters": [*setters, *NAMING]}
+        if usage == "count_records":
+            del params["usage_fetch_operation"]
+        specs = specifications([pre_row("cpu", "mem_total_all")], [row])
+        sent = [envelope(timestamp=60_000, value=value, dimensions={"hostname": "a"}) for value in values]
+        return self.usage(specs, sent).quantity
+
+    def test_a_specification_can_name_the_operation(self):
+        self.assertEqual(6.0, self.quantity(4, 1, 7, usage_fetch_operation="spread"))
+
+    def test_a_specification_can_name_the_usage_and_the_setter(self):
+        self.assertEqual(1.5, self.quantity(1, 2, 3, usage="count_records", setters=["scale_quantity"], scale_by="0.5"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of a schema registry: outages, unknown ids, lost schemas, secrets."""
+"""The client of a schema registry: outages, unknown ids, lost schemas, secrets, and the contract of serializers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import json
 import ssl
 import threading
 import time
+import uuid
 from unittest import mock
 
 import fixtures
@@ -16,7 +17,7 @@ from monasca_common.devbroker.certificates import issue
 from monasca_common.kafka import SerializationContext, load_serializer
 from monasca_common.kafka.errors import ConfigurationError, RegistryUnavailable, SchemaRefused, SerializationError
 from monasca_common.kafka.testing import MemoryRegistry, VirtualClock
-from monasca_common.tests.contracts.schemas import READING, RENAMED, VALUE, WITH_UNIT, RegistryCase
+from monasca_common.tests.contracts.schemas import READING, RENAMED, VALUE, WITH_UNIT, RegistryCase, SchemaContract
 from monasca_common.tests.threads import run_together
 
 _SHORT = 0.2  # seconds of real time until a request fails
@@ -552,3 +553,20 @@ class WriterTest(MemoryRegistryCase):
         self.avro(schema=RENAMED).dumps({"place": "x"}, self.context)
 
         self.assertRaises(RegistryUnavailable, serializer.dumps, VALUE, self.context)
+
+
+class MemoryRegistryTest(SchemaContract, RegistryCase):
+    def setUp(self):
+        super().setUp()
+        self.memory = self.useFixture(MemoryRegistry())
+        self.url = self.memory.url
+
+    def check_backward(self, serializer, subject):
+        """The registry in memory has only this level."""
+
+    def test_a_value_is_read_whose_schema_is_in_a_header(self):
+        value = self.avro(schema=READING).dumps(VALUE, self.context)
+        guid = self.memory.answer("GET", f"/subjects/{self.topic}-value/versions/1", {})[1]["guid"]
+        headers = (("__value_schema_id", b"\1" + uuid.UUID(guid).bytes),)
+
+        self.assertEqual(VALUE, self.avro().loads(value[5:], SerializationContext(self.topic, headers=headers)))
