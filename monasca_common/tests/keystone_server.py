@@ -4,19 +4,18 @@
 import contextlib
 import getpass
 import grp
-import http.client
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from email.message import Message
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from monasca_common.devbroker import ports
+from monasca_common.tests import web
 from monasca_common.tests.waiting import wait_until_ready
 
 _SECONDS = 300  # the import takes ten seconds, and longer on a busy machine
@@ -124,17 +123,11 @@ class KeystoneServer:
             for process in reversed(processes):
                 process.resume()
 
-    def call(self, method: str, path: str, body: object = None, token: str | None = None) -> tuple[int, Message, Any]:
-        """Return status, headers and the parsed body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_SECONDS)
-        try:
-            headers = {"Content-Type": "application/json", **({"X-Auth-Token": token} if token else {})}
-            connection.request(method, f"/v3{path}", json.dumps(body) if body is not None else None, headers)
-            answer = connection.getresponse()
-            text = answer.read()
-            return answer.status, answer.headers, json.loads(text) if text else None
-        finally:
-            connection.close()
+    def call(self, method: str, path: str, body: object = None, token: str | None = None) -> tuple[int, Any, Any]:
+        """Return status, headers (names in lower case) and the parsed body."""
+        headers = {"X-Auth-Token": token} if token else {}
+        status, answered, text = web.request(self.port, method, f"/v3{path}", body, headers, timeout=_SECONDS)
+        return status, answered, json.loads(text) if text else None
 
     def token(self, user: str = "admin", project: str | None = "admin") -> str:
         """Return a token scoped to the project, or an unscoped token for ``None``."""
@@ -149,7 +142,7 @@ class KeystoneServer:
             auth["scope"] = {"project": {"name": project, "domain": domain}}
         status, headers, body = self.call("POST", "/auth/tokens", {"auth": auth})
         assert status == 201, body
-        return headers["X-Subject-Token"]
+        return str(headers["x-subject-token"])
 
     def project(self, name: str) -> str:
         """Create a project, and return its id."""

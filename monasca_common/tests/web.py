@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to servers on this machine."""
 
+import contextlib
 import http.client
+import json
 import urllib.error
 import urllib.request
 
@@ -17,6 +19,16 @@ def fetch(url, body=None, **headers):
     except urllib.error.HTTPError as error:
         with error:
             return error.code, error.read().decode()
+
+
+def request(port, method, path, body=None, headers=None, *, timeout=PATIENCE_SECONDS):
+    """Return status, headers (names in lower case) and body. ``body``: bytes, or an object that is sent as JSON."""
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        kind = {} if data is None else {"Content-Type": "application/json"}
+        connection.request(method, path, data, {**kind, **(headers or {})})
+        answer = connection.getresponse()
+        return answer.status, {name.lower(): value for name, value in answer.headers.items()}, answer.read()
 
 
 def is_ok(url):

@@ -2,7 +2,6 @@
 """The API as a process under gunicorn, with a real Kafka behind the proxy."""
 
 import contextlib
-import http.client
 import json
 import os
 import re
@@ -18,6 +17,7 @@ from pathlib import Path
 import psutil
 
 from monasca_common.devbroker import ports
+from monasca_common.tests import web
 from monasca_common.tests.functional.kafka.producer_case import ProducerCase
 from monasca_common.tests.waiting import PATIENCE_SECONDS, wait_until_ready
 
@@ -55,20 +55,7 @@ class ApiProcess:
 
     def fetch(self, method, path, body=None, headers=None, *, timeout=PATIENCE_SECONDS):
         """Return status, headers (names in lower case) and body."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
-        try:
-            data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-            headers = {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {}
-            connection.request(method, path, data, headers)
-            answer = connection.getresponse()
-            text = answer.read()
-            return (
-                answer.status,
-                {name.lower(): value for name, value in answer.headers.items()},
-                text,
-            )
-        finally:
-            connection.close()
+        return web.request(self.port, method, path, body, headers, timeout=timeout)
 
     def post(self, body, headers=None, path=METRICS, *, timeout=PATIENCE_SECONDS):
         return self.request("POST", path, body, headers, timeout=timeout)
