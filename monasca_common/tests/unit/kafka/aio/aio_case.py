@@ -9,7 +9,6 @@ import inspect
 
 from oslotest import base
 
-from monasca_common.kafka import plugins
 from monasca_common.kafka.aio import AsyncConsumer, AsyncProducer
 from monasca_common.kafka.testing import MemoryKafka
 
@@ -41,17 +40,13 @@ class AioCase(base.BaseTestCase):
         return asyncio.run(run())
 
     def sync_producer(self, **changes):
-        producer = plugins.memory_producer(self.kafka.producer_settings(**changes))
-        self.addCleanup(producer.close, 0)
-        return producer
+        return self.kafka.producer(**changes)
 
     def producer(self, **changes):
         return AsyncProducer(self.sync_producer(**changes))
 
     def sync_consumer(self, **changes):
-        consumer = plugins.memory_consumer(self.kafka.consumer_settings("in", GROUP, **changes))
-        self.addCleanup(consumer.close)
-        return consumer
+        return self.kafka.consumer("in", GROUP, **changes)
 
     def consumer(self, **changes):
         return AsyncConsumer(self.sync_consumer(**changes))
