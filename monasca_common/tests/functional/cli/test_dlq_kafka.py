@@ -11,8 +11,8 @@ from monasca_common.kafka import TopicPartition, dead_letters
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterGatherer
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.functional.administration import set_topic_config
 from monasca_common.tests.functional.cli.cluster_case import SECONDS, ClusterCommandCase
-from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.periodic import periodic
 
 LETTERS = 100_000

@@ -26,9 +26,8 @@ from monasca_common.devbroker.ports import HOST
 from monasca_common.devbroker.supervisor import wait_until
 from monasca_common.kafka.errors import AuthenticationError, TransportError
 from monasca_common.kafka.transport.admin import Admin
-from monasca_common.tests.functional.permissions import Permission, allow, revoke
+from monasca_common.tests.functional.administration import Permission, allow, revoke, set_topic_config
 from monasca_common.tests.functional.topic_log import read_topic
-from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic

@@ -3,10 +3,10 @@
 
 from monasca_common.kafka.errors import FatalError
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.functional.administration import allow, revoke
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, doubled
 from monasca_common.tests.functional.kafka.test_hangs_kafka import MESSAGES, HangCase
 from monasca_common.tests.functional.kafka.test_security import SecurityCase
-from monasca_common.tests.functional.permissions import allow, revoke
 from monasca_common.tests.periodic import periodic
 
 

@@ -21,8 +21,8 @@ from monasca_common.kafka.errors import (
     TransportError,
 )
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
+from monasca_common.tests.functional.administration import Permission, allow, revoke
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase
-from monasca_common.tests.functional.permissions import Permission, allow, revoke
 
 PRINCIPAL = "User:monasca"
 SOON_SECONDS = 1.0

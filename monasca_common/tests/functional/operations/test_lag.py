@@ -13,7 +13,7 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagWindow, partition_lag
 from monasca_common.tests.command import run_main
-from monasca_common.tests.functional.topic_settings import set_topic_config
+from monasca_common.tests.functional.administration import set_topic_config
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.waiting import Waiting
 

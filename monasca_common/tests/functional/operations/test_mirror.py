@@ -33,9 +33,9 @@ from monasca_common.operations.mirror.settings import MirrorSettings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.command import run_main
+from monasca_common.tests.functional.administration import set_topic_config
 from monasca_common.tests.functional.changed_command import command_after, set_constants
 from monasca_common.tests.functional.topic_log import read_topic
-from monasca_common.tests.functional.topic_settings import set_topic_config
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
