@@ -65,9 +65,9 @@ class ExampleCase(base.BaseTestCase):
         self.assertEqual(0, done.returncode, done.stdout + done.stderr)
         return done.stdout
 
-    def fails(self, name, config=None, *arguments, path=()):
+    def fails(self, name, config=None, *arguments):
         """Run an example that fails with a message instead of a traceback, and return the process."""
-        done = self.run_example(name, config, *arguments, path=path)
+        done = self.run_example(name, config, *arguments)
         self.assertEqual(1, done.returncode, done.stdout + done.stderr)
         self.assertNotIn("Traceback", done.stderr)
         return done

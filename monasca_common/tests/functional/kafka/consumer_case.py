@@ -111,42 +111,38 @@ class ConsumerCase(Waiting, base.BaseTestCase):
         self.addCleanup(member.stop)
         return member
 
-    def put(self, topic, count, *, partitions=1, first=0, timestamps=None):
+    def put(self, topic, count, *, partitions=1, first=0):
         """Write ``count`` values b"<first>", b"<first + 1>", … to the partitions in turn."""
         producer = confluent_kafka.Producer({**self.cluster.direct_options(), "log_level": 0})
         for number in range(first, first + count):
-            stamp = {} if timestamps is None else {"timestamp": timestamps[number - first]}
-            producer.produce(topic, b"%d" % number, partition=number % partitions, **stamp)
+            producer.produce(topic, b"%d" % number, partition=number % partitions)
         self.assertEqual(0, producer.flush(SECONDS))
 
-    def read(self, consumer, count, *, seconds=PATIENCE_SECONDS):
+    def read(self, consumer, count):
         """Poll until ``count`` messages were returned; errors fail the test."""
-        messages: list[Message] = []
-        deadline = time.monotonic() + seconds
-        while len(messages) < count and time.monotonic() < deadline:
-            batch = consumer.poll(timeout=0.5)
-            self.assertEqual((), batch.errors)
-            messages += batch
+        messages, errors = self._poll(consumer, lambda messages, errors: errors or len(messages) >= count)
+        self.assertEqual([], errors)
         self.assertEqual(count, len(messages))
         return messages
 
-    def poll_until(self, consumer, condition, *, seconds=PATIENCE_SECONDS):
+    def poll_until(self, consumer, condition):
         """Poll until ``condition()`` is true; return the polled messages."""
-        messages: list[Message] = []
-        deadline = time.monotonic() + seconds
-        while not condition():
-            self.assertLess(time.monotonic(), deadline, "the condition was not met in time in time")
-            messages += consumer.poll(timeout=0.05)
-        return messages
+        return self._poll(consumer, lambda _messages, _errors: condition())[0]
 
-    def errors_until(self, consumer, condition=None, *, seconds=PATIENCE_SECONDS):
+    def errors_until(self, consumer, condition=None):
         """Poll until ``condition()`` is true or errors occur; return the errors."""
+        return self._poll(consumer, lambda _messages, errors: condition() if condition is not None else errors)[1]
+
+    def _poll(self, consumer, is_enough):
+        messages: list[Message] = []
         errors: list[Exception] = []
-        deadline = time.monotonic() + seconds
-        while not (condition() if condition is not None else errors):
-            self.assertLess(time.monotonic(), deadline, "the condition was not met in time in time")
-            errors += consumer.poll(timeout=0.1).errors
-        return errors
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while not is_enough(messages, errors):
+            self.assertLess(time.monotonic(), deadline, f"{len(messages)} messages and {errors} were returned in time")
+            batch = consumer.poll(timeout=0.05)
+            messages += batch
+            errors += batch.errors
+        return messages, errors
 
 
 def all_of(topic, partitions):

@@ -265,10 +265,10 @@ class CpuCase(KafkaPipelineCase):
         self.assertEqual(expected(pre_rows, rows, self.sent), self.stored(specifications(pre_rows, rows)))
 
 
-def expected(pre_rows, rows, messages, *, oldest_ms=0, latest_ms=2**52):
+def expected(pre_rows, rows, messages, *, latest_ms=2**52):
     """Return the rows of the plain reference for ``messages`` (value, partition, offset), in the form of `newest`."""
     names = {row["metric_id"]: row["aggregation_params_map"]["aggregated_metric_name"] for row in rows}
-    found, _, _ = reference.aggregate(pre_rows, rows, messages, oldest_ms, latest_ms)
+    found, _, _ = reference.aggregate(pre_rows, rows, messages, 0, latest_ms)
     return {
         (names[row.metric_id], row.period_ms, *sorted(row.dimensions.items())): (
             round(float(row.quantity), 6),

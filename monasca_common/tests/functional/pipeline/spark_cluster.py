@@ -17,18 +17,16 @@ from monasca_common.tests.web import fetch
 
 HOST = "127.0.0.1"
 _DEPLOY = "org.apache.spark.deploy"
+_WORKERS = 2
 
 
 class SparkCluster(fixtures.Fixture):
     """``master``: the URL of the master. The cluster ends with the test, or with the process that started it."""
 
-    def __init__(self, workers=2):
-        self._workers = workers
-
     def _setUp(self):
         home = Path(pyspark.__file__).parent
         folder = Path(self.useFixture(fixtures.TempDir()).path)
-        port, self._looking, *webs = ports.free_ports(2 + self._workers)
+        port, self._looking, *webs = ports.free_ports(2 + _WORKERS)
         self.master = f"spark://{HOST}:{port}"
         supervisor = Supervisor(remove=[folder])
         self.addCleanup(supervisor.close)
@@ -43,7 +41,7 @@ class SparkCluster(fixtures.Fixture):
             where = ["--webui-port", str(web), "--work-dir", str(folder / f"worker-{number}"), self.master]
             supervisor.start([*start, *worker, *where], log=folder / f"worker-{number}.log")
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while self.state().get("aliveworkers") != self._workers:
+        while self.state().get("aliveworkers") != _WORKERS:
             if time.monotonic() > deadline:
                 logs = "\n".join(log.read_text()[-2000:] for log in folder.glob("*.log"))
                 raise AssertionError(f"Spark's workers do not register:\n{logs}")
