@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of producers and consumers: written once and run over every transport.
+"""The contract of producers, consumers and processors: written once and run over every transport.
 
 A transport's own test module binds it::
 
@@ -13,6 +13,7 @@ from monasca_common.tests.contracts.cluster import PARTITIONS, Capability, Clust
 from monasca_common.tests.contracts.consuming import ConsumerContract
 from monasca_common.tests.contracts.groups import GroupContract
 from monasca_common.tests.contracts.positions import PositionContract
+from monasca_common.tests.contracts.processing import ProcessorContract
 from monasca_common.tests.contracts.producing import ProducerContract
 from monasca_common.tests.contracts.transactions import TransactionContract
 
@@ -24,6 +25,7 @@ __all__ = [
     "GroupContract",
     "KillableMember",
     "PositionContract",
+    "ProcessorContract",
     "ProducerContract",
     "TransactionContract",
     "needs",

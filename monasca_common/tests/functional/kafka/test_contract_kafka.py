@@ -15,7 +15,6 @@ from monasca_common.tests import contracts
 from monasca_common.tests.contracts import PARTITIONS, Capability, needs
 from monasca_common.tests.contracts.scenario import Scenario
 from monasca_common.tests.functional.kafka.member_process import MemberProcess
-from monasca_common.tests.functional.kafka.processor_contract import ProcessorContract
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
@@ -120,7 +119,7 @@ class CooperativeGroupTest(contracts.GroupContract, KafkaCase):
 
 
 @periodic("the twin of Kip848ProcessorTest on the other protocol")
-class CooperativeProcessorTest(ProcessorContract, KafkaCase):
+class CooperativeProcessorTest(contracts.ProcessorContract, KafkaCase):
     pass
 
 
@@ -191,5 +190,5 @@ class Kip848GroupTest(contracts.GroupContract, Kip848Case):
     pass
 
 
-class Kip848ProcessorTest(ProcessorContract, Kip848Case):
+class Kip848ProcessorTest(contracts.ProcessorContract, Kip848Case):
     pass

@@ -15,7 +15,6 @@ from monasca_common.kafka.transport.native.producer import NativeProducer
 from monasca_common.tests import contracts
 from monasca_common.tests.contracts.asynchronous import ConsumerAdapter, LoopThread, ProducerAdapter
 from monasca_common.tests.functional.kafka.member_process import MemberProcess
-from monasca_common.tests.functional.kafka.processor_contract import ProcessorContract
 from monasca_common.tests.periodic import periodic
 
 
@@ -117,7 +116,7 @@ class MockGroupTest(contracts.GroupContract, MockCase):
 
 
 @periodic("the real broker passes the same contract; the normal run contains MockTransactionTest")
-class MockProcessorTest(ProcessorContract, MockCase):
+class MockProcessorTest(contracts.ProcessorContract, MockCase):
     pass
 
 
