@@ -8,7 +8,6 @@ import fixtures
 from monasca_common import pipeline
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline import components
-from monasca_common.tests.unit.pipeline.component_fixture import InstalledComponents
 from monasca_common.tests.unit.pipeline.pipeline_case import (
     PipelineCase,
     envelope,
@@ -51,6 +50,36 @@ def one_of(transform_row):
 
 def cpu(value, host="a", minute=1):
     return envelope(timestamp=minute * 60_000, value=value, dimensions={"hostname": host})
+
+
+class InstalledComponents(fixtures.Fixture):
+    """Components that a test defines, found as if their entry points were installed.
+
+    ``found``: the components of a namespace by name; an exception represents a broken package.
+    """
+
+    def __init__(self, namespace, **found):
+        super().__init__()
+        self._namespace = namespace
+        self._found = found
+
+    def _setUp(self):
+        real_names, real_entry_point = components.names, components.entry_point
+
+        def names(namespace):
+            added = self._found if namespace == self._namespace else ()
+            return tuple(sorted({*real_names(namespace), *added}))
+
+        def entry_point(namespace, name, **options):
+            if namespace != self._namespace or name not in self._found:
+                return real_entry_point(namespace, name, **options)
+            found = self._found[name]
+            if isinstance(found, ConfigurationError):
+                raise found
+            return found
+
+        for name, replacement in (("names", names), ("entry_point", entry_point)):
+            self.useFixture(fixtures.MonkeyPatch(f"{components.__name__}.{name}", replacement))
 
 
 class ComponentsTest(PipelineCase):
