@@ -108,9 +108,9 @@ def _samples(request):
             if key == 0x0A:
                 labels.append(tuple(each.decode() for each in remote_write._pair(field)))
             else:
-                value, time = remote_write._sample(field)
-                time_ms = remote_write.varint(time, 0)[0]
-                yield (tuple(labels), time_ms), struct.unpack("<d", value)[0]
+                found = dict(remote_write.fields(field))  # fields with the value 0 are not written
+                time_ms, _ = remote_write.varint(found.get(0x10, b"\0"), 0)
+                yield (tuple(labels), time_ms), struct.unpack("<d", found.get(0x09, bytes(8)))[0]
 
 
 def _series(name="cpu", tenant="t", region="r", **dimensions):
