@@ -195,6 +195,17 @@ SECTIONS = (
         repeats=3,
     ),
     Section(
+        "persisting-avro",
+        "From Kafka to rows in PostgreSQL, in JSON and in Avro",
+        (
+            Case("persist-json", "envelopes in JSON", "storage.persisting", *_BACKLOG),
+            Case("persist-avro", "envelopes in Avro", "storage.persisting", *_BACKLOG),
+        ),
+        backlog="formats",
+        stores=True,
+        repeats=3,
+    ),
+    Section(
         "aggregating",
         "A backlog on Spark, local[2]",
         (

@@ -9,6 +9,7 @@ when all of it is stored.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import subprocess
 import sys
@@ -21,10 +22,12 @@ import sqlalchemy as sa
 from confluent_kafka import Consumer, TopicPartition
 
 from benchmarks.databases import server_version, session_cpu_seconds
+from benchmarks.formats import metrics_registry
 from benchmarks.job import Figures, Job, main
 from benchmarks.librdkafka import PARTITIONS, consumer_options, versions
 from benchmarks.process_tree import cpu_seconds
 from benchmarks.storage import debezium_sink
+from benchmarks.topics import AVRO
 from monasca_common.storage import Claim, Kind, Rows, StorageSettings, open_storage
 
 _ROOT = Path(__file__).parent.parent.parent
@@ -78,8 +81,13 @@ _KEY = ("metric_dimensions_hostname", "metric_dimensions_device", "metric_name",
 
 def run(job: Job) -> Figures:
     with contextlib.ExitStack() as stack:
+        registry = ""
+        if job.case.endswith("-avro"):
+            settings, _ = stack.enter_context(metrics_registry())
+            job = dataclasses.replace(job, topic=f"{job.topic}{AVRO}")
+            registry = f"[schema_registry]\nurl = {settings.url}\n"
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(_running(_command(job, folder), folder / "log"))
+        server = stack.enter_context(_running(_command(job, folder, registry), folder / "log"))
         watch = _committed_offsets if job.program else _stored_offsets
         stored = stack.enter_context(watch(job))
         warm = _wait_for(server, stored, int(job.messages * _WARM_SHARE))
@@ -93,7 +101,7 @@ def run(job: Job) -> Figures:
     return Figures(end - warm, seconds, used, rows=rows, versions=found)
 
 
-def _command(job: Job, folder: Path) -> list[str]:
+def _command(job: Job, folder: Path, registry: str) -> list[str]:
     if job.program and not job.case.startswith("sink"):
         _create_partitions_and_offsets(job)
         url = job.database.replace("+psycopg", "")
@@ -115,7 +123,7 @@ def _command(job: Job, folder: Path) -> list[str]:
         if job.program:
             return debezium_sink.command(job, folder, _KEY)
         return [*program, "sink", "run", *options]
-    configuration.write_text(_CONFIGURATION.format(job=job))
+    configuration.write_text(_CONFIGURATION.format(job=job) + registry)
     return [*program, "persister", "--config-file", str(configuration)]
 
 
