@@ -11,11 +11,11 @@ import json
 import statistics
 import tempfile
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import cramjam
 import msgspec
 from confluent_kafka.schema_registry import SchemaRegistryClient
 from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
@@ -67,15 +67,17 @@ def main() -> None:
         for _ in range(_ROUNDS):
             for name, (encode, decode) in formats.items():
                 costs[name].append((_seconds(encode, plain), _seconds(decode, written[name])))
-    print(f"{'format':<20} {'encode us':>10} {'ratio':>7} {'decode us':>10} {'ratio':>7} {'bytes':>7} {'zlib':>6}")
+    ratio = f"{'ratio':>7}"
+    print(f"{'format':<20} {'encode us':>10} {ratio} {'decode us':>10} {ratio} {'bytes':>7} {'lz4':>6} {'zstd':>6}")
     for name, rounds in costs.items():
         cells = [f"{name:<20}"]
         for side in (0, 1):
             cells.append(f"{statistics.median(each[side] for each in rounds) * 1e6:>10.2f}")
             ratios = [ours[side] / peer[side] for ours, peer in zip(rounds, costs["msgspec"], strict=True)]
             cells.append(f"{statistics.median(ratios):>7.1f}")
-        size = sum(map(len, written[name])) / _VALUES
-        print(*cells, f"{size:>7.0f}", f"{len(zlib.compress(b''.join(written[name]), 1)) / _VALUES:>6.0f}")
+        batch = b"".join(written[name])
+        sizes = (batch, cramjam.lz4.compress(batch), cramjam.zstd.compress(batch))
+        print(*cells, *(f"{len(size) / _VALUES:>{width}.0f}" for size, width in zip(sizes, (7, 6, 6), strict=True)))
     _print_rows([text for _, text, _ in values(_VALUES)])
 
 
