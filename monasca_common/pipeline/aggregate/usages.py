@@ -122,7 +122,7 @@ UTILISATIONS = components.UsageComponent(
 def total(quantities: Sequence[float]) -> float:
     try:
         return fsum(quantities)
-    except OverflowError:
+    except (OverflowError, ValueError):  # ValueError: positive and negative infinities
         return inf
 
 

@@ -83,6 +83,15 @@ class UtilisationTest(pipeline_case.PipelineCase):
     def test_idle_values_without_a_total_give_no_row(self):
         self.assertEqual({"a": 6}, self.utilised(("b", 50)))
 
+    def test_a_sum_of_utilisations_beyond_a_float_of_either_sign_is_omitted_and_counted(self):
+        rows = [pre_row(f"cpu.{name}", "cpu_util_all") for name in ("total_logical_cores", "idle_perc")]
+        specs = specifications(rows, [shipped_row("cpu_util_all", stages=2)])
+        values = (("total_logical_cores", 1e200, "a"), ("total_logical_cores", 1e200, "b"))
+        values += (("idle_perc", -1e200, "a"), ("idle_perc", 1e200, "b"))
+        messages = [envelope(f"cpu.{name}", 1, value, dimensions={"hostname": host}) for name, value, host in values]
+        (found,) = aggregates(specs, partials_of(specs, messages)).values()
+        self.assertEqual(((), Counter({rollup.NOT_FINITE: 1})), (found.usages, found.dropped))
+
 
 class RateTest(pipeline_case.PipelineCase):
     def rate(self, *messages, stages=1, **parameters):
