@@ -22,7 +22,7 @@ from monasca_common.alarms.evaluation import AlarmState, Evaluated, Measured, Su
 from monasca_common.alarms.outbox import Unpublished
 from monasca_common.alarms.partials import readings_text
 from monasca_common.alarms.transitions import MOST_METRICS, AlarmChange, AlarmedMetric
-from monasca_common.kafka import KafkaProducer, Record
+from monasca_common.kafka import KafkaProducer, Record, portions
 from monasca_common.kafka.errors import MessageTooLarge, RegistryUnavailable, SchemaRefused
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.models import json_text
@@ -270,10 +270,12 @@ class TransitionPublisher:
             Record(value, key=row.key.encode(), message_id=row.message_id)
             for row, value in zip(rows, values, strict=True)
         ]
-        report = self._producer.publish(self._topic, records)
-        left: dict[int, Exception | None] = {
-            delivery.index: delivery.error for delivery in (*report.failed, *report.unknown)
-        }
+        left: dict[int, Exception | None] = {}
+        start = 0
+        for portion in portions(records, self._producer.settings):
+            report = self._producer.publish(self._topic, portion)
+            left |= {start + each.index: each.error for each in (*report.failed, *report.unknown)}
+            start += len(portion)
         lost = [index for index, error in left.items() if isinstance(error, MessageTooLarge)]
         for index in lost:
             self.lost.labels(EVALUATE).inc()

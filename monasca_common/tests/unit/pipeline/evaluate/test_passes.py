@@ -34,7 +34,8 @@ from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.errors import MessageTooLarge
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.serialization.registry_client import MAX_BACKOFF_SECONDS
-from monasca_common.kafka.testing import MemoryRegistry, VirtualClock
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.testing import MemoryKafka, MemoryRegistry, VirtualClock
 from monasca_common.models import avro
 from monasca_common.models.readings import Reading, sums_of, sums_text
 from monasca_common.pipeline.errors import EvaluatorFenced
@@ -627,6 +628,17 @@ class PassesContract:
         self.assertEqual(1, self.publish(RecordingProducer([1])))
         self.assertEqual([alarms.ids[1]], [row.key for row in self.rows(tables.alarm_outbox)])
 
+    def test_more_transitions_than_the_producer_can_hold_are_published_in_steps(self):
+        alarms = self.alarms(count=3)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 2.0, 0)])
+        self.runner(alarms).run(scan(0, 2000))
+        kafka = self.useFixture(MemoryKafka())
+        kafka.broker.create_topic("transitions", 1)
+        self.assertEqual(3, self.publish(kafka.producer(budget_messages=2)))
+        self.assertEqual(alarms.ids, [each.key.decode() for each in kafka.broker.records("transitions")])
+        self.assertEqual([], self.rows(tables.alarm_outbox))
+
     def test_transitions_in_avro_wait_for_the_schema_registry(self):
         alarms = self.alarms()
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
@@ -705,6 +717,8 @@ class RecordingProducer:
         self.bulks = []
         self.failing = failing
         self.error = error or OSError("away")
+
+    settings = ProducerSettings(ConnectionSettings("nowhere:1"))
 
     def publish(self, topic, records):
         self.bulks.append([(topic, each.key, each.message_id, each.value) for each in records])
