@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
+from monasca_common.kafka import portions
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record, TopicPartition
 from monasca_common.models import alarm, event, log
 from monasca_common.models.limits import MOST_DIMENSIONS
@@ -58,8 +59,8 @@ class ToKafka:
         sent = 0
         for batch in self.archive.read(path):
             records = [record_of(each) for each in reader.messages(self.archive.topic, batch)]
-            for start in range(0, len(records), _BULK):
-                producer.publish(self.topic, records[start : start + _BULK]).raise_for_undelivered()
+            for portion in portions(records, producer.settings):
+                producer.publish(self.topic, portion).raise_for_undelivered()
             sent += len(records)
         return Counter(sent=sent)
 

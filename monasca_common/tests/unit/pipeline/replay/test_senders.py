@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import fixtures
+import pyarrow as pa
 from oslotest import base
 
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Message
+from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.pipeline.archive import layout
 from monasca_common.pipeline.archive.reader import Archive, Selection
 from monasca_common.pipeline.jobs.job import JobWatcher
 from monasca_common.pipeline.replay import senders
 from monasca_common.pipeline.replay.batch import replay
-from monasca_common.pipeline.replay.senders import MatchingCount
+from monasca_common.pipeline.replay.senders import MatchingCount, ToKafka
 from monasca_common.storage.base import Kind
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable, TooMuchAtOnce
 from monasca_common.tests.unit.persister import envelopes
@@ -54,6 +57,19 @@ class StoredFilesTest(base.BaseTestCase):
         self.storage.faults += [RowsRefused({0: "too old"})]
         self.assertEqual(Counter(stored=2, refused=1, unreadable=1), +filing.write(messages))
         self.assertEqual([True, False], self.storage.by_id)
+
+
+class SentMessagesTest(base.BaseTestCase):
+    def test_more_messages_than_the_producer_can_hold_are_sent_in_steps(self):
+        kafka = self.useFixture(MemoryKafka())
+        kafka.broker.create_topic("restored", 1)
+        self.patch(senders, "worker_producer", lambda _: kafka.producer(budget_messages=2))
+        columns = {"partition": 0, "key": None, "value": b"v", "headers": []}
+        batch = pa.RecordBatch.from_pylist([columns | {"offset": offset, "timestamp": 1000} for offset in range(5)])
+        archive = SimpleNamespace(topic="metrics", read=lambda path: [batch])
+        self.assertEqual(Counter(sent=5), ToKafka(archive, "restored", b"")("a.parquet"))
+        ids = [message.message_id for message in kafka.broker.records("restored")]
+        self.assertEqual([b"metrics/0/%d" % offset for offset in range(5)], ids)
 
 
 class MissingArchiveTest(base.BaseTestCase):
