@@ -41,7 +41,7 @@ from monasca_common.runtime.health import LIVE_SECONDS
 from monasca_common.runtime.logs import shown_url
 from monasca_common.runtime.otlp_settings import OtlpTopicSettings, otlp_settings
 from monasca_common.runtime.settings import StatusSettings
-from monasca_common.storage.settings import storage_settings
+from monasca_common.storage.settings import row_limits, storage_settings
 
 SPARK_GROUP = "spark"
 AGGREGATE_GROUP = "pipeline_aggregate"
@@ -93,8 +93,7 @@ class JobStatusSettings(StatusSettings):
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
     """The settings of a job that reads a topic batch by batch. ``audit``: ``None`` if audits are disabled. Without a
-    ``registry``, records in Avro are rejected. ``otlp``: ``None`` for a topic with envelopes; ``max_dimensions``: the
-    limit for data points in OTLP."""
+    ``registry``, records in Avro are rejected. ``otlp``: ``None`` for a topic with envelopes."""
 
     consumer: ConsumerSettings
     producer: ProducerSettings
@@ -366,13 +365,14 @@ def decoded_stream(conf: cfg.ConfigOpts, read: GroupReader, stream: StreamSettin
     """
     if len(stream.consumer.topics) > 1:
         raise read.error("topic", f"names {len(stream.consumer.topics)} topics: this job reads one topic")
+    stream = replace(stream, max_dimensions=row_limits(conf).max_dimensions)
     topics = GroupReader(conf, _METRICS_TOPIC)
     otlp = otlp_settings(topics) if stream.topic in (topics["topic"] or ()) else None
     if otlp is None:
         return stream
     if not read.is_set("max_offsets_per_trigger"):
         stream = replace(stream, max_offsets_per_trigger=OTLP_MOST_OFFSETS)
-    return replace(stream, otlp=otlp, max_dimensions=storage_settings(conf).max_dimensions)
+    return replace(stream, otlp=otlp)
 
 
 def aggregate_stream(conf: cfg.ConfigOpts) -> tuple[StreamSettings, str]:

@@ -157,6 +157,7 @@ class FoldStage:
         self._offset_store = offset_store
         self._staging = BatchStaging(spark, settings.stream, offset_store)
         self._rejected = RejectedPublisher.of(settings.stream, NotEvaluated)
+        self._max_dimensions = settings.stream.max_dimensions
         self._known: DefinitionsSnapshot | None = None
 
     def stage(
@@ -169,7 +170,7 @@ class FoldStage:
         """Return the definitions, the staged attempts, and the arrivals. ``latest_ms``: see `RecordFold`."""
         with self._offset_store.reading() as connection:
             known = self._known = definitions.load_snapshot(connection, self._known)
-        portable = portable_definitions(known.sub_expressions)
+        portable = portable_definitions(known.sub_expressions, self._max_dimensions)
         arrivals = Arrivals(None if isinstance(records, DriverRecords) else self._spark)
         fold = partial(RecordFold, portable, latest_ms, self._rejected, counts.adder(), arrivals.adder())
         table = StagingTable("alarm_staging", FOLDED, KEY, FOLDED, partial(_merge_tasks, portable))
@@ -179,9 +180,9 @@ class FoldStage:
 class _Matcher:
     """The decoder and the index of a worker process, with a cache of the targets of series."""
 
-    def __init__(self, sub_expressions: Sequence[IndexedSubExpression]) -> None:
+    def __init__(self, sub_expressions: Sequence[IndexedSubExpression], max_dimensions: int) -> None:
         self.sub_expressions = {each.id: each for each in sub_expressions}
-        self.decode = MetricDecoder(_MOST_REMEMBERED).decode_all
+        self.decode = MetricDecoder(_MOST_REMEMBERED, max_dimensions=max_dimensions).decode_all
         self._index = SubExpressionIndex(sub_expressions)
         self._seen: Seen[bytes, tuple[MatchTarget, ...]] = Seen(_MOST_REMEMBERED)
 
@@ -271,10 +272,10 @@ class _TaskFold:
         return found
 
 
-def portable_definitions(sub_expressions: Sequence[IndexedSubExpression]) -> bytes:
-    """Pickle the definitions. Equal sub-expressions result in equal bytes, so a worker's cache remains valid for the
-    next batch."""
-    return pickle.dumps(sorted(sub_expressions, key=lambda each: each.id))
+def portable_definitions(sub_expressions: Sequence[IndexedSubExpression], max_dimensions: int) -> bytes:
+    """Pickle the arguments of `_Matcher`. Equal sub-expressions result in equal bytes, so a worker's cache remains
+    valid for the next batch."""
+    return pickle.dumps((sorted(sub_expressions, key=lambda each: each.id), max_dimensions))
 
 
 def _merge_tasks(definitions: bytes, batches: Iterable[pa.RecordBatch]) -> Iterator[FoldedRow]:
@@ -287,7 +288,7 @@ def _merge_tasks(definitions: bytes, batches: Iterable[pa.RecordBatch]) -> Itera
 @functools.lru_cache(maxsize=2)
 def _matcher(definitions: bytes) -> _Matcher:
     """Return the matcher of this worker process. The next batch reuses its cache."""
-    return _Matcher(pickle.loads(definitions))
+    return _Matcher(*pickle.loads(definitions))
 
 
 @dataclass(frozen=True, slots=True)

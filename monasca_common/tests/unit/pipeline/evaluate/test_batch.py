@@ -137,7 +137,7 @@ class ArrivalsTest(base.BaseTestCase):
     def arrivals(self, records):
         found = []
         on_nothing = lambda *_: None  # noqa: E731
-        definitions = batch.portable_definitions([])
+        definitions = batch.portable_definitions([], 100)
         folding = batch.RecordFold(definitions, 0, on_nothing, on_nothing, lambda *each: found.append(each))
         rows = [
             dict(zip(("partition", "offset", "kafka_ms"), each, strict=True)) | {"value": b"{}"} for each in records
@@ -161,7 +161,7 @@ class ArrivalsTest(base.BaseTestCase):
 class TaskFoldTest(base.BaseTestCase):
     def test_series_without_a_definition_are_not_kept(self):
         sub = parse("max(m) > 1").sub_expressions[0]
-        matcher = batch._Matcher([IndexedSubExpression("s", 0, "t", (), 0, sub)])
+        matcher = batch._Matcher([IndexedSubExpression("s", 0, "t", (), 0, sub)], 100)
         task = batch._TaskFold(matcher)
         one, other = (Series(name.encode(), "t", "r", name, {}) for name in ("m", "n"))
         self.assertEqual((1, 0), (len(task.folded(one)), len(task.folded(other))))
@@ -173,7 +173,7 @@ class SpecialValuesTest(base.BaseTestCase):
         counts = []
         sub = parse("max(cpu) > 1").sub_expressions[0]
         fold = batch.RecordFold(
-            batch.portable_definitions([IndexedSubExpression("cpu", 0, "t", (), 0, sub)]),
+            batch.portable_definitions([IndexedSubExpression("cpu", 0, "t", (), 0, sub)], 100),
             DAY_MS,
             lambda *_: None,
             lambda *given: counts.append(given),
@@ -188,10 +188,20 @@ class SpecialValuesTest(base.BaseTestCase):
 
 
 class RejectedTest(base.BaseTestCase):
+    def test_the_maximum_number_of_dimensions_is_that_of_the_other_services(self):
+        value = envelope("cpu", 1, 1.0, meta=META, dimensions={str(number): "x" for number in range(101)})
+        row = {"partition": 0, "offset": 7, "kafka_ms": 0, "value": value}
+        for most, offsets in ((100, [7]), (101, [])):
+            rejected = []
+            definitions = batch.portable_definitions([], most)
+            fold = batch.RecordFold(definitions, 9, lambda _, found, to=rejected: to.extend(found), *[lambda *_: None] * 2)
+            list(fold([pa.RecordBatch.from_pylist([row])]))
+            self.assertEqual(offsets, rejected)
+
     def test_records_that_are_not_metrics_or_too_new_for_their_definition_are_rejected(self):
         rejected, counts = [], []
         fold = batch.RecordFold(
-            batch.portable_definitions([IndexedSubExpression("cpu", 0, "t", (), 0, parse("cpu > 1").root)]),
+            batch.portable_definitions([IndexedSubExpression("cpu", 0, "t", (), 0, parse("cpu > 1").root)], 100),
             1_000,
             lambda _, found: rejected.extend(sorted(found)),
             lambda _, number, *__: counts.append(number),

@@ -28,6 +28,14 @@ class EvaluateOptionsTest(ConfigurationTestCase):
         self.assertEqual("t", self.settings("topic = otlp_metrics", kafka_metrics=own).stream.otlp.otlp_tenant)
         self.assertIsNone(self.settings(kafka_metrics=own).stream.otlp)
 
+    def test_the_limits_of_metrics_are_those_of_storage_even_with_an_own_database(self):
+        groups = {"alarms": "connection = sqlite:////tmp/alarms.sqlite", "storage": "max_dimensions = 200"}
+        otlp = "topic = metrics\nformat = otlp_proto\notlp_tenant = t"
+        for database in (DATABASE, ""):
+            for topic in ("", otlp):
+                stream = self.settings(database=database, kafka_metrics=topic, **groups).stream
+                self.assertEqual((200, bool(topic)), (stream.max_dimensions, stream.otlp is not None))
+
     def test_each_invalid_evaluation_option_is_refused_by_name(self):
         lines = ("delay_seconds = -1", "outage_grace_seconds = x", "duplicates_lookback = -1", "topic = a, b")
         for line in (*lines, "connection = sqlite:///x"):

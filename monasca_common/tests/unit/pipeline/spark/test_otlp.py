@@ -174,7 +174,7 @@ class EvaluateTest(OtlpCase):
         rejected, counts, arrivals = {}, [], []
         sub = parse("max(cpu) > 1").sub_expressions[0]
         fold = RecordFold(
-            portable_definitions([IndexedSubExpression("cpu", 0, "t1", (), 0, sub)]),
+            portable_definitions([IndexedSubExpression("cpu", 0, "t1", (), 0, sub)], 100),
             NOW_MS + 60_000,
             lambda _, found: rejected.update(found),
             lambda *given: counts.append(given),
