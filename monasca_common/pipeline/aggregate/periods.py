@@ -20,6 +20,7 @@ from monasca_common.pipeline.aggregate import rollup, usage_table
 from monasca_common.pipeline.aggregate.output import Spool, output
 from monasca_common.pipeline.jobs.job import UNDELIVERED
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.spark.worker_producer import usable
 from monasca_common.pipeline.specification.specification import Publisher, Specifications
 from monasca_common.pipeline.windows import PERIODS_MS, period_start_ms
 from monasca_common.storage.sql import schema
@@ -136,6 +137,7 @@ class PeriodPublisher:
         Return the job's results, including the number of rows without a message, by reason."""
         self._close(now_ms)
         results = Counter({PERIODS: 0, MESSAGES: 0, UNDELIVERED: 0})
+        usable(self._producer)
         for due in self._due():
             self._publish(due, results)
         return results

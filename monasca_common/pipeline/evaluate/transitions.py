@@ -29,6 +29,7 @@ from monasca_common.models import json_text
 from monasca_common.pipeline.evaluate.definitions import LoadedDefinition, among
 from monasca_common.pipeline.evaluate.gauges import EVALUATE, lost_transitions
 from monasca_common.pipeline.source.offset_store import OffsetStore
+from monasca_common.pipeline.spark.worker_producer import usable
 from monasca_common.runtime.envelopes import EnvelopeWriter
 from monasca_common.storage.sql import tables
 
@@ -271,9 +272,9 @@ class TransitionPublisher:
             for row, value in zip(rows, values, strict=True)
         ]
         left: dict[int, Exception | None] = {}
-        start = 0
-        for portion in portions(records, self._producer.settings):
-            report = self._producer.publish(self._topic, portion)
+        start, producer = 0, usable(self._producer)
+        for portion in portions(records, producer.settings):
+            report = producer.publish(self._topic, portion)
             left |= {start + each.index: each.error for each in (*report.failed, *report.unknown)}
             start += len(portion)
         lost = [index for index, error in left.items() if isinstance(error, MessageTooLarge)]

@@ -17,7 +17,7 @@ from monasca_common.pipeline.errors import PipelineError
 from monasca_common.pipeline.rejection import Rejection
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.spark.refetch import refetch
-from monasca_common.pipeline.spark.worker_producer import portable_producer, worker_producer
+from monasca_common.pipeline.spark.worker_producer import portable_producer, usable, worker_producer
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +44,7 @@ class RejectedPublisher:
             dead_letters.dead_letter(message, self._error(rejected[message.offset]), self.group, 1, now_ms)
             for message in refetch(self._consumer, partition, rejected)
         ]
-        producer = worker_producer(self._producer)
-        if producer.health().finished:  # this is needed after a fatal error in an earlier batch
-            producer.reopen()
+        producer = usable(worker_producer(self._producer))
         for portion in portions(letters, producer.settings):
             # A record that would be too large with the headers of its origin is truncated; otherwise it would block all
             # later batches.

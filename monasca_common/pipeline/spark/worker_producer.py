@@ -29,6 +29,13 @@ def worker_producer(settings: bytes) -> KafkaProducer:
     return _OPEN.enter_context(open_producer(_OPEN.enter_context(audited_source(read, audit, application))))
 
 
+def usable(producer: KafkaProducer) -> KafkaProducer:
+    """Return the producer, reopened if it had a fatal error in an earlier batch."""
+    if producer.health().finished:
+        producer.reopen()
+    return producer
+
+
 def portable_producer(settings: ProducerSettings, audit: AuditSettings | None, application: str) -> bytes:
     """Return the settings as bytes for executors. ``audit``: the audit that receives the deliveries of ``application``
     through a folder on each executor's machine, or ``None`` if audits are disabled."""

@@ -182,6 +182,13 @@ class CrashTest(PublisherCase):
         self.assertEqual({"a", "b"}, {row[1] for row in self.log()})
         self.assertEqual(2, len(set(self.log())))
 
+    def test_periods_are_published_after_a_fatal_error_of_the_producer(self):
+        self.add(1.0)
+        publisher = self.publisher()
+        self.kafka.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
+        self.assertEqual([1, 0, 0], [publisher.publish(self.now_ms)[UNDELIVERED] for _ in range(3)])
+        self.assertEqual([("a", 1.0)], [row[1:3] for row in self.log()])
+
     def test_mutant_that_clears_before_delivery_loses_an_undelivered_message(self):
         self.add(1.0)
         publisher = self.publisher()

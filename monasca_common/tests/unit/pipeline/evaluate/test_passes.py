@@ -11,6 +11,7 @@ from collections import namedtuple
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from unittest import mock
 
 import fixtures
@@ -35,7 +36,7 @@ from monasca_common.kafka.errors import MessageTooLarge
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.serialization.registry_client import MAX_BACKOFF_SECONDS
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
-from monasca_common.kafka.testing import MemoryKafka, MemoryRegistry, VirtualClock
+from monasca_common.kafka.testing import Fail, MemoryKafka, MemoryRegistry, VirtualClock
 from monasca_common.models import avro
 from monasca_common.models.readings import Reading, sums_of, sums_text
 from monasca_common.pipeline.errors import EvaluatorFenced
@@ -639,6 +640,16 @@ class PassesContract:
         self.assertEqual(alarms.ids, [each.key.decode() for each in kafka.broker.records("transitions")])
         self.assertEqual([], self.rows(tables.alarm_outbox))
 
+    def test_transitions_are_published_after_a_fatal_error_of_the_producer(self):
+        alarms = self.alarms(count=1)
+        alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
+        self.runner(alarms).run(scan(0, 2000))
+        kafka = self.useFixture(MemoryKafka())
+        kafka.broker.create_topic("transitions", 1)
+        publisher = TransitionPublisher(self.offset_store, kafka.producer(), "transitions")
+        kafka.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
+        self.assertEqual([0, 1, 0], [publisher.publish() for _ in range(3)])
+
     def test_transitions_in_avro_wait_for_the_schema_registry(self):
         alarms = self.alarms()
         alarms.arrive(alarms.ids[0], [(1000, 2.0, 0)])
@@ -719,6 +730,9 @@ class RecordingProducer:
         self.error = error or OSError("away")
 
     settings = ProducerSettings(ConnectionSettings("nowhere:1"))
+
+    def health(self):
+        return SimpleNamespace(finished=False)
 
     def publish(self, topic, records):
         self.bulks.append([(topic, each.key, each.message_id, each.value) for each in records])
