@@ -41,7 +41,7 @@ from monasca_common.pipeline.evaluate.watermark import BUCKET_MS, Arrivals, Eval
 from monasca_common.pipeline.evaluate.windows import FoldedRow, FoldedSeries, WindowFold, merged_rows
 from monasca_common.pipeline.jobs.durations import StageSeconds
 from monasca_common.pipeline.jobs.fenced_batch import FencedBatches, PlannedBatch
-from monasca_common.pipeline.jobs.job import JobProgress
+from monasca_common.pipeline.jobs.job import UNDELIVERED, JobProgress
 from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, Rejection
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
@@ -117,13 +117,14 @@ class Evaluation:
         with timing.stage("evaluate"):
             done = self._passes.run(scan).plus(finished)
         with timing.stage("publish"):
-            published = self._publisher.publish()
+            published, undelivered = self._publisher.publish()
         self._cleanup.run(self._clock.time_ms())
         results = {
             **batch.results,
             "evaluated_alarms": done.alarms,
             "transitions": done.transitions,
             "published_transitions": published,
+            UNDELIVERED: undelivered,
         }
         results["new_alarms"] = results.pop("groups")
         return replace(batch, results=results, stage_seconds=timing.seconds if batch.done or done.alarms else {})

@@ -237,11 +237,11 @@ class TransitionPublisher:
         self._writer = writer
         self.lost = lost_transitions()
 
-    def publish(self) -> int:
-        """Return the number of published transitions. If Kafka refuses a transition, it and later transitions stay in
-        the outbox."""
-        published = 0
-        while rows := self._waiting():
+    def publish(self) -> tuple[int, int]:
+        """Return the numbers of published and of undelivered transitions. If Kafka refuses a transition, it and later
+        transitions stay in the outbox."""
+        published = undelivered = 0
+        while not undelivered and (rows := self._waiting()):
             # One change of each alarm is sent at a time, because Kafka could refuse a change and accept a later change,
             # which would break their order.
             first = {row.key: row for row in reversed(rows)}
@@ -251,9 +251,8 @@ class TransitionPublisher:
                 with self._offset_store.writing() as connection:
                     outbox.clear(connection, [*done, *lost])
             published += len(done)
-            if len(done) + len(lost) < len(first):
-                break
-        return published
+            undelivered = len(first) - len(done) - len(lost)
+        return published, undelivered
 
     def _waiting(self) -> list[Unpublished]:
         with self._offset_store.reading() as connection:

@@ -21,6 +21,7 @@ from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression
 from monasca_common.pipeline.evaluate.settings import evaluate_settings
 from monasca_common.pipeline.evaluate.transitions import TransitionPublisher
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState
+from monasca_common.pipeline.jobs.job import UNDELIVERED
 from monasca_common.pipeline.source.topic import Extent, SourceTopic
 from monasca_common.pipeline.spark.counts import Greatest
 from monasca_common.pipeline.windows import FUTURE_MS
@@ -55,7 +56,8 @@ class EvaluationStepTest(ConfigurationTestCase, DatabaseCase):
         self.alarms = StoredAlarms(database, self.offset_store, MAXIMUM)
         with self.offset_store.writing() as connection:
             watermark.save(connection, settings.stream.name, EvaluatorState(0, settings.delay_seconds * 1000))
-        publisher = TransitionPublisher(self.offset_store, RecordingProducer(), settings.alarm_transitions_topic)
+        self.producer = RecordingProducer()
+        publisher = TransitionPublisher(self.offset_store, self.producer, settings.alarm_transitions_topic)
         spark = SimpleNamespace(conf={})
         clock = VirtualClock(start_ms=2000)
         self.evaluation = Evaluation(spark, settings, EmptyTopic(), self.offset_store, publisher, clock)
@@ -70,6 +72,14 @@ class EvaluationStepTest(ConfigurationTestCase, DatabaseCase):
             (1, {"plan", "evaluate", "publish"}), (report.results["published_transitions"], set(report.stage_seconds))
         )
         self.assertEqual(0, self.evaluation.step().results["evaluated_alarms"])
+
+    def test_the_report_counts_undelivered_transitions_so_that_once_does_not_end_with_success(self):
+        self.alarms.arrive(self.alarms.ids[0], [(1000, 2.0, 0)])
+        self.producer.failing = [0]
+        report = self.evaluation.step()
+        self.assertEqual(
+            (1, 1, 0), tuple(map(report.results.get, ("transitions", UNDELIVERED, "published_transitions")))
+        )
 
 
 class SteppingClock(VirtualClock):
@@ -194,7 +204,9 @@ class RejectedTest(base.BaseTestCase):
         for most, offsets in ((100, [7]), (101, [])):
             rejected = []
             definitions = batch.portable_definitions([], most)
-            fold = batch.RecordFold(definitions, 9, lambda _, found, to=rejected: to.extend(found), *[lambda *_: None] * 2)
+            fold = batch.RecordFold(
+                definitions, 9, lambda _, found, to=rejected: to.extend(found), *[lambda *_: None] * 2
+            )
             list(fold([pa.RecordBatch.from_pylist([row])]))
             self.assertEqual(offsets, rejected)
 
