@@ -185,7 +185,8 @@ class PeriodPublisher:
             fail_point("pipeline.before_clearing")
             if not undelivered:
                 self._clear(current)
-            results.update({PERIODS: 1, MESSAGES: messages.count, UNDELIVERED: undelivered})
+            delivered = messages.count - undelivered
+            results.update({PERIODS: not undelivered, MESSAGES: delivered, UNDELIVERED: undelivered})
 
     def _compute(self, period: Period, messages: Spool, dropped: Counter[str]) -> Due | None:
         """Write the messages of the period to a spool, so that no transaction is open while Kafka is slow."""
@@ -197,19 +198,12 @@ class PeriodPublisher:
             current = next(self._rows(connection, sa.and_(*self._of(period))), None)
             if current is None:
                 return None
-            end_ms = period.start_ms + PERIODS_MS[transform.period]
-            found = usage_table.read(
-                connection,
-                self._publisher.job,
-                period.specification,
-                period.start_ms,
-                end_ms,
-                ordered_by=rollup.kept_columns(transform),
-            )
-            version_ms, provisional = current.version_ms, current.provisional
+            span = (period.start_ms, period.start_ms + PERIODS_MS[transform.period])
+            key, kept = (self._publisher.job, period.specification), rollup.kept_columns(transform)
+            found = usage_table.read(connection, *key, *span, ordered_by=kept)
             for usage in rollup.rows(transform, found, dropped):
                 row = (self._publisher, transform, usage, period.start_ms)
-                messages.add(output(*row, version_ms=version_ms, provisional=provisional))
+                messages.add(output(*row, version_ms=current.version_ms, provisional=current.provisional))
         return current
 
     def _publish_bulk(self, records: Sequence[Record]) -> int:
