@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import sqlalchemy as sa
 
@@ -28,7 +28,8 @@ class FileState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ArchivedFile:
-    """A row of the manifest. ``staged``: the path in the store to which the file was written before it was placed."""
+    """A row of the manifest. ``staged``: the path in the store to which the file was written before it was placed.
+    ``topic_id``: the topic's id, if the row was read and the broker has ids."""
 
     topic: str
     hour_ms: int
@@ -37,6 +38,7 @@ class ArchivedFile:
     size_bytes: int
     batch: str
     staged: str
+    topic_id: str | None = field(default=None, compare=False)
 
     @property
     def name(self) -> str:
@@ -113,6 +115,7 @@ def find(connection: sa.Connection, source: Source, state: FileState) -> list[Ar
             row.bytes,
             row.batch,
             row.staged,
+            row.topic_id,
         )
         for row in connection.execute(query)
     ]

@@ -40,8 +40,8 @@ class History:
         """Return the records with event times in [from_ms, to_ms) and the connector's columns (``None`` if there are no
         files), and the offset of each partition up to which the archive is complete.
 
-        Raises `RecordsLost` if the range begins before the retention, and `ArchiveUnavailable` if files are not placed
-        in time.
+        Raises `RecordsLost` if the range begins before the retention or has records of a former topic of this name, and
+        `ArchiveUnavailable` if files are not placed in time.
         """
         if self._retention_days and from_ms < now_ms - self._retention_days * DAY_MS:
             raise RecordsLost(
@@ -60,11 +60,17 @@ class History:
                     *(self._source.topic, partition, first),
                 )
         selection = Selection(from_ms, to_ms)
-        paths = [file.path for file in files if selection.has_time(file.hour_ms, file.hour_ms + HOUR_MS - 1)]
-        if not paths:
+        files = [file for file in files if selection.has_time(file.hour_ms, file.hour_ms + HOUR_MS - 1)]
+        topic_id = self._source.topic_id
+        if topic_id is not None and any(file.topic_id not in (None, topic_id) for file in files):
+            raise RecordsLost(
+                f"the topic {self._source.topic} was recreated, and the archived range has records of the former one, "
+                "whose offsets do not show whether the stream has read them: choose a later range"
+            )
+        if not files:
             return None, next_offsets
         archive = Archive(self._location, self._source.topic, selection)
-        return reader.archived_frame(self._spark, archive, paths), next_offsets
+        return reader.archived_frame(self._spark, archive, [file.path for file in files]), next_offsets
 
     def _in_place(self) -> tuple[list[ArchivedFile], dict[int, int]]:
         """Return the files and the next offsets, as soon as every file is in place."""
