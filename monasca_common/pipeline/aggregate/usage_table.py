@@ -181,7 +181,7 @@ class Retention:
 
     def apply(self, now_ms: int) -> int:
         """Remove old partials, at most once an hour (failed calls do not count). Return the number of removed rows."""
-        if now_ms - self._applied_ms < _EVERY_MS:
+        if abs(now_ms - self._applied_ms) < _EVERY_MS:
             return 0
         oldest_ms = period_start_ms("daily", now_ms - self._kept_ms)
         period, usage = aggregate_period.c, aggregate_usage.c

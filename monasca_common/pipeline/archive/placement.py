@@ -62,7 +62,7 @@ class Expiry:
     def apply(self, source: Source, now_ms: int) -> int:
         """Remove files that are too old, at most once an hour (failed calls do not count). Return the number of
         removed files."""
-        if not self._kept_ms or now_ms - self._applied_ms < HOUR_MS:
+        if not self._kept_ms or abs(now_ms - self._applied_ms) < HOUR_MS:
             return 0
         with self._offset_store.writing() as connection:
             manifest.lock(connection, source)

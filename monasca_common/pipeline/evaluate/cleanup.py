@@ -40,7 +40,7 @@ class Cleanup:
 
     def run(self, now_ms: int) -> None:
         """Delete such rows, unless the last run was less than five minutes ago. Raises `EvaluatorFenced`."""
-        if now_ms < self._ran_ms + _EVERY_MS:
+        if abs(now_ms - self._ran_ms) < _EVERY_MS:
             return
         with self._offset_store.reading() as connection:
             ids = connection.scalars(sa.select(_SUB.c.id).order_by(_SUB.c.id)).all()

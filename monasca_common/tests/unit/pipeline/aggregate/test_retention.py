@@ -70,6 +70,12 @@ class RetentionTest(DatabaseCase):
             self.assertRaises(StorageUnavailable, retention.apply, NOW_MS)
         self.assertEqual(1, retention.apply(NOW_MS))
 
+    def test_retention_is_applied_after_the_clock_went_back(self):
+        retention = Retention(self.offset_store, "aggregate", DAY_MS)
+        retention.apply(NOW_MS + 9 * DAY_MS)
+        self.know(0)
+        self.assertEqual(1, retention.apply(NOW_MS))
+
     def test_rows_of_another_job_are_kept(self):
         self.know(0, job="other")
         self.assertEqual(0, Retention(self.offset_store, "aggregate", DAY_MS).apply(NOW_MS))

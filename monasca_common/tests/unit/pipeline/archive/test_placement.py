@@ -33,3 +33,7 @@ class ExpiryTest(DatabaseCase):
             self.assertRaises(StorageUnavailable, self.expiry.apply, SOURCE, NOW_MS)
         self.assertEqual(1, self.expiry.apply(SOURCE, NOW_MS))
         self.assertEqual(0, self.expiry.apply(SOURCE, NOW_MS + HOUR_MS - 1))
+
+    def test_files_expire_after_the_clock_went_back(self):
+        self.expiry.apply(Source("other", "metrics", None), NOW_MS + 100 * HOUR_MS)
+        self.assertEqual(1, self.expiry.apply(SOURCE, NOW_MS))

@@ -550,6 +550,15 @@ class PassesContract:
             kept.append({bytes(row.series_id) for row in self.rows(tables.alarm_series)})
         self.assertEqual([{b"1" * 16, b"2" * 16}, {b"3" * 16}], kept)
 
+    def test_rows_are_deleted_after_the_clock_went_back(self):
+        alarms = self.alarms()
+        cleanup = Cleanup(self.offset_store, alarms.job)
+        cleanup.run(9 * DAY_MS)
+        with self.offset_store.writing() as connection:
+            self.insert_series(connection, alarms, "gone", 0, b"old", 0)
+        cleanup.run(2 * DAY_MS)
+        self.assertEqual([], self.rows(tables.alarm_series))
+
     def test_deleted_series_are_removed_from_the_metrics_of_their_alarms(self):
         alarms = self.alarms("max(m) > 1 and avg(m) > 1", count=2)
         first, second = alarms.ids
