@@ -38,6 +38,7 @@ TERMINATED = 143
 _PROGRAM = "monasca-common "
 _EXAMPLE_OR_PARAGRAPH = re.compile(rf"\n\n|\n(?={_PROGRAM})")
 _TEXT_FORMATS = frozenset({"csv", "shell", "value"})
+_EXPANDED = re.compile(r"[\\$`]")  # by a shell, within quotation marks
 _AGAIN_SECONDS = 0.05
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -116,6 +117,8 @@ class MonascaCommand(Command):
             return 0
         if parsed_args.formatter in _TEXT_FORMATS:
             data = [list(map(_text, row)) for row in data] if isinstance(self, Lister) else list(map(_text, data))
+        if parsed_args.formatter == "shell":  # cliff escapes only quotation marks; any client can send these characters
+            data = [_EXPANDED.sub(r"\\\g<0>", each) if isinstance(each, str) else each for each in data]
         return super().produce_output(parsed_args, column_names, data)  # type: ignore[misc,no-any-return]
 
     def report(self, text: str) -> int:

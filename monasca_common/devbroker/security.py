@@ -53,12 +53,7 @@ class Security:
     @property
     def protocol(self) -> str:
         """The protocol of the listener for clients."""
-        return {
-            (False, False): "PLAINTEXT",
-            (True, False): "SSL",
-            (False, True): "SASL_PLAINTEXT",
-            (True, True): "SASL_SSL",
-        }[self.tls, self.sasl]
+        return ("SASL_" if self.sasl else "") + ("SSL" if self.tls else "PLAINTEXT")
 
     @property
     def internal_protocol(self) -> str:

@@ -3,6 +3,7 @@
 
 import json
 import signal
+import subprocess
 from dataclasses import replace
 
 import fixtures
@@ -211,6 +212,14 @@ class ShowTest(DlqCase):
         self.bury(1, value=b"\0\0\0\0\1" + b"\x0ahello")
         text = f"{_CONFIGURATION}[schema_registry]\nurl = {registry.url}\n"
         self.assertEqual('"hello"', self.rows("show", "metrics.dlq/0/0", "--payload", text=text)["value"])
+
+    def test_a_shell_assigns_values_and_does_not_run_them(self):
+        hostile = "$(echo run) `echo run` ${HOME} \\"
+        self.bury(1, value=f'"{hostile}'.encode(), **{dead_letters.ERROR_TEXT: hostile})
+        status, out, _ = self.run_command("show", "metrics.dlq/0/0", "--payload", "-f", "shell")
+        script = f'{out}printf "%s\\n%s" "$error" "$value"'
+        assigned = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+        self.assertEqual((0, f'ValueError: {hostile}\n"{hostile}'), (status, assigned))
 
     def test_a_missing_dead_letter_ends_with_status_3(self):
         for place in ("metrics.dlq/0/0", "metrics.dlq/7/0", "nowhere.dlq/0/0"):
