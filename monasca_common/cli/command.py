@@ -164,6 +164,7 @@ class ChangeLister(Lister):
         raise NotImplementedError
 
     def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+        self._generate_columns_and_selector(parsed_args, self.columns)  # refuse unknown columns before any change
         rows: list[Sequence[Any]] = []
         try:
             self.change(parsed_args, rows)

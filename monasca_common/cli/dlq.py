@@ -70,9 +70,8 @@ class _DlqCommand(MonascaCommand):
         """Return the named topics, or the dead-letter topics of the services. ``with_others``: also return the other
         dead-letter topics of the brokers of ``[kafka]``. Raises `ConfigurationError` if there are none."""
         found: dict[tuple[str, str], DeadLetterTopic] = {}
-        sent: defaultdict[str, SentMessages] = defaultdict(
-            SentMessages
-        )  # replayed messages of each cluster, because mirrored copies have the same ids
+        # Replayed messages of each cluster, because mirrored copies have the same ids.
+        sent: defaultdict[str, SentMessages] = defaultdict(SentMessages)
         refusals = []
         for service in services.SERVICES:
             try:

@@ -244,6 +244,13 @@ class ReplayTest(DlqCase):
         self.assertIn("nothing was changed: use --execute to apply", self.run_command("replay")[2])
         self.assertEqual(0, self.count())
 
+    def test_an_unknown_column_is_refused_before_anything_is_sent(self):
+        self.bury(1)
+        before = self.count()
+        status, out, err = self.run_command("replay", "--execute", "-c", "outcomes")
+        self.assertEqual((1, "", before), (status, out, self.count()))
+        self.assertIn("No recognized column names in ['outcomes']", err)
+
     def test_without_dead_letters_nothing_is_printed(self):
         self.assertEqual((0, "", ""), self.run_command("replay", "--topic", "metrics.dlq"))
 
