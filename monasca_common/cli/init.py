@@ -73,13 +73,9 @@ class NeededTopic:
         try:
             self.admin.create_topic(self.name, **self._size(wanted), validate_only=True)
         except TransportError as error:
-            raise ConfigurationError(f"topic {self.name} cannot be created: {error}") from error
-        return {
-            **facts,
-            "partitions": self._partitions(wanted),
-            "replicas": wanted.replication_factor,
-            "missing": True,
-        }
+            if error.name != _ALREADY_THERE:  # otherwise, another process has just created it
+                raise ConfigurationError(f"topic {self.name} cannot be created: {error}") from error
+        return {**facts, "partitions": self._partitions(wanted), "replicas": wanted.replication_factor, "missing": True}
 
     def create(self, wanted: argparse.Namespace) -> None:
         try:

@@ -155,6 +155,10 @@ class ExecuteTest(InitCase):
         self.cluster.meanwhile = True
         self.assertEqual(0, self.run_command("--execute")[0])
 
+    def test_a_topic_created_while_topics_are_checked_is_not_an_error(self):
+        self.cluster.refusal = TransportError("the topic exists", code=36, name="TOPIC_ALREADY_EXISTS")
+        self.assertEqual(0, self.run_command("--execute")[0])
+
 
 class ConfigurationTest(InitCase):
     def test_names_come_from_the_options_of_each_service(self):
