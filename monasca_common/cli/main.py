@@ -3,6 +3,7 @@
 
 import functools
 import importlib.metadata
+import io
 import logging
 import sys
 from collections.abc import Sequence
@@ -34,6 +35,8 @@ class MonascaCommon(App):
     """Tools for the Kafka messaging layer of Monasca-like services."""
 
     def __init__(self) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(errors="backslashreplace")  # like standard error: a terminal may lack UTF-8
         super().__init__(
             description="Tools for the Kafka messaging layer of Monasca-like services.",
             version=importlib.metadata.version("monasca-common"),

@@ -133,8 +133,7 @@ def _refusal(jar: Jar, repository: Repository, error: Exception) -> str:
         f"{jar.name} cannot be fetched from {repository.url_of(jar)} (repository of {repository.source}): "
         f"{answer}{str(reason) or type(error).__name__}. Try again, set {REPOSITORY_VARIABLE} to the URL of a Maven "
         "repository that has the jar, or copy the folder that `monasca-common jars fetch --to DIR` writes on a machine "
-        "with "
-        "internet access and set MONASCA_COMMON_JARS to it"
+        "with internet access and set MONASCA_COMMON_JARS to it"
     )
 
 

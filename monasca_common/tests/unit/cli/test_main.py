@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
+import contextlib
 import importlib.metadata
+import io
 import re
 import shlex
 import socket
@@ -8,7 +10,7 @@ from pathlib import Path
 import fixtures
 from oslotest import base
 
-from monasca_common.cli.main import COMMANDS
+from monasca_common.cli.main import COMMANDS, main
 from monasca_common.tests.command import run_main
 
 
@@ -40,6 +42,13 @@ class TestCommandLine(base.BaseTestCase):
         status, shown, _ = run_main("lag", "list", "--config-file", "x.conf", "--help")
         self.assertEqual(0, status)
         self.assertRegex(shown, "usage: .* lag list \\[-h\\]")
+
+    def test_characters_that_a_terminal_cannot_show_are_escaped(self):
+        out = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+        with contextlib.redirect_stdout(out):
+            self.assertEqual(0, main(["topic", "tail", "--help"]))
+        out.flush()
+        self.assertIn(b"TOPIC[:P,P\\u2026]", out.buffer.getvalue())
 
     def test_a_usage_error_ends_with_status_2(self):
         for arguments in (["--nodes", "2"], ["--port", "70000"], ["--port", "kafka"]):
