@@ -41,9 +41,9 @@ class DataFolder:
         """Create the folders. Refuse the folder of a cluster with different settings."""
         try:
             self._prepare()
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise InvalidCluster(
-                f"{self.folder} cannot store the data ({error.strerror}): name a folder that this user can write to"
+                f"{self.folder} cannot be used ({error}): name a new folder, which this user can write to"
             ) from error
 
     def _prepare(self) -> None:
@@ -78,12 +78,9 @@ class DataFolder:
 
     def _purpose(self) -> dict[str, Any]:
         security = self._security
-        purpose = {"kafka": kafka_version(), "nodes": self._nodes, "tls": security.tls, "sasl": security.sasl}
-        return {
-            **purpose,
-            "acl": security.acl,
-            "users": sorted(security.users) if security.protocol != "PLAINTEXT" else [],
-        }
+        settings = {"tls": security.tls, "sasl": security.sasl, "acl": security.acl}
+        users = sorted(security.users) if security.protocol != "PLAINTEXT" else []
+        return {"kafka": kafka_version(), "nodes": self._nodes, **settings, "users": users}
 
     def _check(self, made_for: dict[str, Any], wanted: dict[str, Any]) -> None:
         different = [name for name in wanted if wanted[name] != made_for.get(name)]

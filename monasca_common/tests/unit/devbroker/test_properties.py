@@ -103,13 +103,19 @@ class StorageTest(base.BaseTestCase):
     def test_a_file_instead_of_the_folder_is_refused(self):
         self.folder.write_text("")
         error = self.assertRaises(InvalidCluster, self.prepare)
-        self.assertIn("cannot store the data (File exists): name a folder", str(error))
+        self.assertIn("cannot be used ([Errno 17] File exists", str(error))
 
     def test_a_folder_with_other_files_is_refused_and_unchanged(self):
         self.folder.mkdir()
         (self.folder / "thesis.txt").write_text("years of work")
         self.assertRaises(InvalidCluster, self.prepare)
         self.assertEqual([self.folder / "thesis.txt"], list(self.folder.iterdir()))
+
+    def test_a_folder_with_incomplete_settings_is_refused(self):
+        self.prepare()
+        (self.folder / "cluster.json").write_text("")  # as after a power failure
+        error = self.assertRaises(InvalidCluster, self.prepare)
+        self.assertIn(f"{self.folder} cannot be used (Expecting value", str(error))
 
     def test_a_folder_of_another_cluster_is_refused(self):
         self.prepare(nodes=1)
