@@ -25,7 +25,7 @@ from monasca_common.kafka.config import KAFKA_GROUP, connection_settings, consum
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.operations.dead_letters.replay import DeadLetterReplay
-from monasca_common.operations.dead_letters.replay_log import DeadLetter, SentMessages
+from monasca_common.operations.dead_letters.replay_log import DeadLetter, SentMessages, is_note
 from monasca_common.operations.log_reading import LogReader
 
 _NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"
@@ -105,7 +105,7 @@ class DeadLetterTopic:
             first, end = consumer.seek_to_beginning()[partition], consumer.seek_to_end()[partition]
         if first <= offset < end:
             for message in LogReader(self.consumer.connection).messages({partition: offset}, {partition: offset + 1}):
-                return DeadLetter.of(message)
+                return None if is_note(message) else DeadLetter.of(message)
         return None
 
     @contextlib.contextmanager

@@ -228,6 +228,13 @@ class ShowTest(DlqCase):
                 (3, True), (status, f"there is no dead letter {place}: `monasca-common dlq list`" in err), err
             )
 
+    def test_a_note_is_not_a_dead_letter(self):
+        self.bury(1)
+        self.bury(1, origin="log")
+        self.rows("replay", "--origin", "log", "--execute")
+        self.assertEqual(3, len(self.kafka.broker.records("metrics.dlq")))
+        self.assertEqual(3, self.run_command("show", "metrics.dlq/0/2")[0])
+
     def test_show_has_no_option_topic(self):
         self.assertEqual(2, self.run_command("show", "metrics.dlq/0/0", "--topic", "metrics.dlq")[0])
 
