@@ -205,7 +205,7 @@ class Admin:
         left = dict(partitions)
         while left := observer._unserved(left, earlier):
             if time.monotonic() >= deadline:
-                raise TransportError(
+                raise RetriableError(
                     f"topic {min(left)!r} was created, but not every leader serves it after {timeout} s"
                 )
             time.sleep(_LOOK_AGAIN_SECONDS)
