@@ -22,7 +22,6 @@ _MEMORY = "memory://"
 # downgraded one process at a time, and a killed member is detected within the same time as before.
 _STRATEGY = "range"
 _SESSION_SECONDS = 10.0
-_METADATA_REFRESH_MS = 10_000  # the time until a newly created topic is found; librdkafka's default is five minutes
 _WHERE = "the arguments of the client factory"
 
 # librdkafka options that services pass and that have equivalents among this library's options, whose bounds apply.
@@ -85,7 +84,6 @@ def get_kafka_consumer(
         group_id=kafka_consumer_group,
         assignment_strategy=_STRATEGY,
         session_timeout_seconds=_SESSION_SECONDS,
-        options={"topic.metadata.refresh.interval.ms": str(_METADATA_REFRESH_MS)},
     )
     return ServiceConsumer(
         lambda listener: plugins.open_consumer(settings, listener=listener),

@@ -7,10 +7,13 @@ from collections.abc import Mapping
 
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 
-_DEFAULT_SESSION_MS = 45_000
+_SESSION_SECONDS = 45.0
 _DEFAULT_HEARTBEAT_MS = 3_000
 _DEFAULT_FETCH_BYTES = 50 * 1024 * 1024
 _SMALLEST_FETCH_BYTES = 1_000_000  # librdkafka requires that it is at least message.max.bytes
+# The time until a new topic or partition is found; librdkafka's default is five minutes. It also limits the delay of a
+# join, because librdkafka 2.16 does not repeat the metadata request of a join if it drops the server that received it.
+_METADATA_REFRESH_MS = 10_000
 
 # Above every topic's limit, because the producer compares sizes with that limit before it hands messages over.
 _UNLIMITED_MESSAGE_BYTES = 1_000_000_000
@@ -72,6 +75,8 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
         "fetch.queue.backoff.ms": 10,  # the default of 1000 makes a consumer 6 to 60 times slower
         "fetch.max.bytes": max(_SMALLEST_FETCH_BYTES, min(settings.buffer_bytes, _DEFAULT_FETCH_BYTES)),
         "queued.min.messages": 50_000,  # half of the default: saves 40 MB during a backlog, and is not slower
+        "topic.metadata.refresh.interval.ms": _METADATA_REFRESH_MS,
+        "metadata.max.age.ms": 900_000,  # librdkafka's default, which would otherwise be three refresh intervals
         **_reconnect_options(settings.options),
         **settings.options,
         **connection_options(settings.connection),
@@ -101,10 +106,7 @@ def _reconnect_options(options: Mapping[str, str]) -> dict[str, object]:
 
 def _classic_options(settings: ConsumerSettings) -> dict[str, object]:
     """Return the options of the classic protocol; under KIP-848 the brokers set them and the client refuses them."""
-    if settings.session_timeout_seconds is None:
-        session_ms = min(_DEFAULT_SESSION_MS, _ms(settings.max_poll_interval_seconds))
-    else:
-        session_ms = _ms(settings.session_timeout_seconds)
+    session_ms = _ms(settings.session_timeout_seconds or min(_SESSION_SECONDS, settings.max_poll_interval_seconds))
     return {
         "partition.assignment.strategy": settings.assignment_strategy or "cooperative-sticky",
         "session.timeout.ms": session_ms,

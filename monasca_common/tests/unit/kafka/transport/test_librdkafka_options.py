@@ -116,6 +116,12 @@ class ConsumerOptionsTest(base.BaseTestCase):
             (8 * 1024, 8 * 1024 * 1024), (options["queued.max.messages.kbytes"], options["fetch.max.bytes"])
         )
 
+    def test_new_topics_are_found_within_ten_seconds_and_the_metadata_remain_valid_during_an_outage(self):
+        names = ("topic.metadata.refresh.interval.ms", "metadata.max.age.ms")
+        self.assertEqual([10_000, 900_000], [consumer_options(CONSUMER)[name] for name in names])
+        own = consumer_options(dataclasses.replace(CONSUMER, options=dict.fromkeys(names, "5")))
+        self.assertEqual(["5", "5"], [own[name] for name in names])
+
     def test_with_kip_848_options_that_brokers_decide_are_not_set(self):
         options = consumer_options(dataclasses.replace(CONSUMER, group_protocol="consumer"))
 
