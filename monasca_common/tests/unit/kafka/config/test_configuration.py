@@ -6,9 +6,10 @@ import os
 import pathlib
 from unittest import mock
 
+import fixtures
 from oslo_config import cfg, generator
 
-from monasca_common.kafka.config import groups
+from monasca_common.kafka.config import config_file, groups
 from monasca_common.kafka.config.configuration import connection_settings, consumer_settings, producer_settings
 from monasca_common.kafka.config.groups import CONSUMER_GROUPS
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings, start_ms
@@ -287,3 +288,22 @@ class SampleConfigurationTest(ConfigurationTestCase):
         self.assertIsNotNone(producer_settings(conf))
         for group in CONSUMER_GROUPS:
             self.assertIsNotNone(consumer_settings(conf, group))
+
+
+class ReadTest(ConfigurationTestCase):
+    def refusal(self, path):
+        return self.refused(config_file.read, cfg.ConfigOpts(), ["--config-file", path], project="tests")
+
+    def test_a_line_that_is_not_an_option_is_reported_by_its_number_and_not_quoted(self):
+        path = self.path_of("[kafka]\nsasl_password pa55word\n")
+        reported = self.refusal(path)
+        self.assertIn(f"line 2 of {path} is neither", reported)
+        self.assertNotIn("pa55word", reported)
+
+    def test_a_missing_file_is_named(self):
+        reported = self.refusal("/nowhere.conf")
+        self.assertIn("correct it or --config-file: Failed to find some config files: /nowhere.conf", reported)
+
+    def test_a_folder_instead_of_a_file_is_named(self):
+        folder = self.useFixture(fixtures.TempDir()).path
+        self.assertIn(f"Is a directory: '{folder}'", self.refusal(folder))
