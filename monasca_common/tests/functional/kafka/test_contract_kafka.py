@@ -113,7 +113,7 @@ class ClassicPositionTest(contracts.PositionContract, KafkaCase):
         self.settle(consumer, until=lambda: self.topic in consumer._watch._ids)
 
 
-@periodic("the memory transport passes the same contract; test_consumer_groups_kafka has the real groups")
+@periodic("the memory transport passes the same contract; test_consumer_kafka has the real groups")
 class CooperativeGroupTest(contracts.GroupContract, KafkaCase):
     pass
 
@@ -123,7 +123,7 @@ class CooperativeProcessorTest(contracts.ProcessorContract, KafkaCase):
     pass
 
 
-@periodic("the memory transport passes the same contract; test_consumer_groups_kafka has the real groups")
+@periodic("the memory transport passes the same contract; test_consumer_kafka has the real groups")
 class EagerGroupTest(contracts.GroupContract, KafkaCase):
     consumer_changes: ClassVar = {"session_timeout_seconds": 5.0, "assignment_strategy": "range"}
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A producer and its process: forks, signals, green threads, callbacks, and exit."""
+"""A producer and its process: forks, signals, threads, green threads, callbacks, and exit."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import confluent_kafka
 import fixtures
@@ -16,6 +17,7 @@ from monasca_common.kafka.message import Record
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
+from monasca_common.tests.periodic import periodic
 
 CLOSE_GRACE_SECONDS = 1.0
 
@@ -79,6 +81,9 @@ print("child", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 producer.publish(topic, [b"after"], timeout=30).raise_for_undelivered()
 print("parent", producer.close(30).ok, flush=True)
 """
+CALLERS = 8
+BULKS = 20
+LONG_MS = 300_000  # longer than a publish waits
 
 
 class ProcessCase(ProducerCase):
@@ -283,3 +288,29 @@ class TestForeignErrors(ProcessCase):
         report = producer.publish(self.topic, [b"1", Record(b"2", partition=99), b"3"], timeout=SECONDS)
         self.assertEqual((2, [1]), (report.delivered_count, [delivery.index for delivery in report.failed]))
         self.assertNotIsInstance(report.failed[0].error, confluent_kafka.KafkaException)
+
+
+class TestConcurrentCallers(ProducerCase):
+    def requests_for(self, bulks):
+        """Publish ``bulks`` messages on each thread; return the number of produce requests."""
+        topic = self.fixture.topic()
+        producer = self.producer(linger_ms=LONG_MS)
+        producer.publish(topic, [b"warm"], timeout=SECONDS).raise_for_undelivered()
+        counted = self.fixture.proxy.add(Fault.delay_request(ApiKey.PRODUCE, seconds=0.0))
+
+        def publish(thread):
+            return [producer.publish(topic, [b"%d" % thread], timeout=SECONDS).ok for _ in range(bulks)]
+
+        with ThreadPoolExecutor(CALLERS) as threads:
+            outcomes = [ok for each in threads.map(publish, range(CALLERS)) for ok in each]
+        self.assertEqual([True] * CALLERS * bulks, outcomes)
+        self.assertEqual(CALLERS * bulks + 1, len(self.log(topic)))
+        return counted.taken
+
+    # Rule 7
+    def test_linger_delays_no_caller(self):
+        self.requests_for(bulks=1)
+
+    @periodic("a measurement of batching")
+    def test_callers_that_return_together_share_requests(self):
+        self.assertLess(self.requests_for(BULKS), CALLERS * BULKS / 2)

@@ -5,8 +5,7 @@ writers of the same partitions, the stored offset permits one.
 For each guarantee, a mutant without it must fail.
 """
 
-from monasca_common.tests.functional.persister.test_persister_crash import CrashCase
-from monasca_common.tests.functional.persister.test_persister_zombies import ZombieCase
+from monasca_common.tests.functional.persister.test_persister_crash import CrashCase, ZombieCase
 from monasca_common.tests.functional.sink.sink_case import SinkCase
 from monasca_common.tests.periodic import periodic
 
