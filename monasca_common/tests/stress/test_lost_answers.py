@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The scenario of lost responses with many seeds; each seed selects other requests whose responses are lost."""
 
-from monasca_common.tests.functional.kafka.lost_answers_case import LargeNeighboursCase, LostAnswersCase
+from monasca_common.tests.functional.kafka.test_lost_answers import LargeNeighboursCase, LostAnswersCase
 
 SEEDS = range(20)
 

@@ -7,8 +7,8 @@ from collections import Counter
 from monasca_common.kafka import Processor, Record
 from monasca_common.kafka.aio import AsyncConsumer, AsyncProcessor, AsyncProducer
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.kafka.lost_answers_case import OPTIONS, RETRIES
 from monasca_common.tests.functional.kafka.producer_case import SECONDS, ProducerCase, doubled
+from monasca_common.tests.functional.kafka.test_lost_answers import OPTIONS, RETRIES
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic

@@ -15,8 +15,8 @@ from monasca_common.kafka.errors import DeliveryTimeout, TransportError
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.kafka import mutants
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase, doubled
+from monasca_common.tests.functional.kafka.test_lost_answers import producer_options
 from monasca_common.tests.kafka_cluster import KafkaClusterFixture, SharedKafkaCluster
 from monasca_common.tests.kafka_proxy import Fault
 from monasca_common.tests.periodic import periodic
@@ -147,7 +147,7 @@ class TestThreeNodes(ThreeNodesCase):
     # Rule 11
     @periodic("mutant; the normal run contains the test that detects it")
     def test_mutant_with_acks_of_the_leader_only_loses_acknowledged_messages(self):
-        with mutants.producer_options(acks=1, enable_idempotence=False):
+        with producer_options(acks=1, enable_idempotence=False):
             acknowledged, log = self.kill_the_leader(freeze_followers=True, alone=True)
         self.assertRaises(self.failureException, self.check_that_nothing_acknowledged_is_lost, acknowledged, log)
 
