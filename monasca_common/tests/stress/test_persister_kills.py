@@ -15,7 +15,7 @@ from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.tests.checker import ReportedOutcome, each_once
 from monasca_common.tests.functional import changed_command
 from monasca_common.tests.functional.persister.persister_case import PersisterCase
-from monasca_common.tests.functional.sink.sink_case import SinkCase
+from monasca_common.tests.functional.sink.test_sink import SinkCase
 
 KILLS = int(os.environ.get("MONASCA_STRESS_KILLS", "1000"))
 SEED = os.environ.get("MONASCA_STRESS_SEED") or str(random.randrange(10**9))
