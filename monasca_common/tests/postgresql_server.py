@@ -151,10 +151,9 @@ class PostgresqlServer:
         for pid in [*self._children(), self.pid]:
             _signal(pid, signal.SIGCONT)
 
-    def url(self, database: str = "postgres", *, port: int | None = None) -> str:
-        """Return the URL for SQLAlchemy and ``[database] connection``. ``port``: the port of a proxy in front of the
-        server, if any."""
-        return f"postgresql+psycopg://{_USER}@{HOST}:{port or self.port}/{database}"
+    def url(self, database: str = "postgres") -> str:
+        """Return the URL for SQLAlchemy and ``[database] connection``."""
+        return f"postgresql+psycopg://{_USER}@{HOST}:{self.port}/{database}"
 
     def create_database(self) -> str:
         """Create an empty database with a new name and return its URL. Takes 20 to 50 ms."""

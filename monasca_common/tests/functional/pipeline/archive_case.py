@@ -82,16 +82,6 @@ class ArchiveCase(KafkaPipelineCase):
         """Create a topic that keeps messages with old timestamps."""
         return self.fixture.topic(partitions, config={"retention.ms": "-1"})
 
-    def publish(self, values, *, topic=None):
-        """Publish values or complete records to the partitions in turn, and return (value, partition, offset) of
-        each."""
-        records = [value if isinstance(value, Record) else Record(value) for value in values]
-        records = [
-            replace(one, partition=number % self.partitions if one.partition is None else one.partition)
-            for number, one in enumerate(records)
-        ]
-        return super().publish(records, topic=topic)
-
     # The archive
 
     def archiver(self, *, clock=None, retention_days=0, **changes):

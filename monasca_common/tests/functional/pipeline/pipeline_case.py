@@ -161,7 +161,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
         """Publish values or records to the partitions in turn, and return (value, partition, offset) of each."""
         records = [value if isinstance(value, Record) else Record(value) for value in values]
         records = [
-            Record(one.value, partition=number % self.partitions if partition is None else partition)
+            replace(one, partition=number % self.partitions if partition is None else partition)
             if one.partition is None
             else one
             for number, one in enumerate(records)
@@ -261,8 +261,8 @@ class CpuCase(KafkaPipelineCase):
         self.sent += self.publish(values, **where)
 
     @each_once()
-    def assert_exact(self, rows=CPU_ROWS, pre_rows=CPU_PRE_ROWS):
-        self.assertEqual(expected(pre_rows, rows, self.sent), self.stored(specifications(pre_rows, rows)))
+    def assert_exact(self, rows=CPU_ROWS):
+        self.assertEqual(expected(CPU_PRE_ROWS, rows, self.sent), self.stored(specifications(CPU_PRE_ROWS, rows)))
 
 
 def expected(pre_rows, rows, messages, *, latest_ms=2**52):

@@ -39,17 +39,11 @@ class AioCase(base.BaseTestCase):
 
         return asyncio.run(run())
 
-    def sync_producer(self, **changes):
-        return self.kafka.producer(**changes)
-
     def producer(self, **changes):
-        return AsyncProducer(self.sync_producer(**changes))
-
-    def sync_consumer(self, **changes):
-        return self.kafka.consumer("in", GROUP, **changes)
+        return AsyncProducer(self.kafka.producer(**changes))
 
     def consumer(self, **changes):
-        return AsyncConsumer(self.sync_consumer(**changes))
+        return AsyncConsumer(self.kafka.consumer("in", GROUP, **changes))
 
     def values(self, topic):
         return [message.value for message in self.broker.records(topic)]

@@ -15,7 +15,7 @@ IN = TopicPartition("in", 0)
 class AsyncConsumerTest(AioCase):
     def setUp(self):
         super().setUp()
-        self.writer = self.sync_producer()
+        self.writer = self.kafka.producer()
 
     def fill(self, *values, partition=0):
         self.writer.publish("in", [Record(value, partition=partition) for value in values]).raise_for_undelivered()

@@ -48,7 +48,7 @@ class Polls(Hook):
 class AsyncProcessorCase(AioCase):
     def setUp(self):
         super().setUp()
-        self.writer = self.sync_producer()
+        self.writer = self.kafka.producer()
 
     def fill(self, count, key=None):
         records = [
@@ -60,7 +60,7 @@ class AsyncProcessorCase(AioCase):
     def processor(self, handler, *, concurrency=100, settings=None, **choices):
         choices = {"producer": self.writer, "dead_letters": DeadLetters(), "retry": ONCE, "threads": 2, **choices}
         return AsyncProcessor(
-            Processor(self.sync_consumer(**settings or {}), handler, **choices), concurrency=concurrency
+            Processor(self.kafka.consumer("in", GROUP, **settings or {}), handler, **choices), concurrency=concurrency
         )
 
     async def run_until(self, processor, ended):
