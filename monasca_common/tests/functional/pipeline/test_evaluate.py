@@ -30,8 +30,8 @@ from monasca_common.tests.functional.pipeline.pipeline_case import KafkaPipeline
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.alarms import reference
 from monasca_common.tests.unit.alarms.reference import Change, Measurement
-from monasca_common.tests.unit.alarms.strategies import text_of
 from monasca_common.tests.unit.alarms.test_evaluation import in_order_of_history
+from monasca_common.tests.unit.alarms.test_expression import text_of
 from monasca_common.tests.unit.pipeline.pipeline_case import HOUR_MS, envelope
 
 MINUTE_MS = 60_000

@@ -25,8 +25,8 @@ from monasca_common.pipeline.spark import staging
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.sql import tables
-from monasca_common.tests.unit.alarms.strategies import text_of
 from monasca_common.tests.unit.alarms.test_evaluation import END_MS, in_batches, measurements
+from monasca_common.tests.unit.alarms.test_expression import text_of
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 
 DELAY_MS = 30_000

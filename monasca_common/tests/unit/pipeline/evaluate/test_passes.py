@@ -50,7 +50,6 @@ from monasca_common.runtime.envelopes import EnvelopeReader, EnvelopeWriter
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.alarms.evaluator import DELAY_MS, Evaluator, window_start_ms
-from monasca_common.tests.unit.alarms.strategies import text_of
 from monasca_common.tests.unit.alarms.test_evaluation import (
     END_MS,
     expressions,
@@ -58,6 +57,7 @@ from monasca_common.tests.unit.alarms.test_evaluation import (
     in_batches_with_late_ones,
     measurements,
 )
+from monasca_common.tests.unit.alarms.test_expression import text_of
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 
 TENANT = "t"
