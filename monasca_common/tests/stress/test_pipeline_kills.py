@@ -12,9 +12,8 @@ import subprocess
 
 from testtools.content import text_content
 
-from monasca_common.tests.functional.pipeline import spark_cluster
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
-from monasca_common.tests.functional.pipeline.spark_cluster import SparkCluster
+from monasca_common.tests.functional.pipeline.test_pipeline_cluster import SparkCluster, cluster_options
 from monasca_common.tests.functional.processes import kill_group
 
 KILLS = int(os.environ.get("MONASCA_STRESS_PIPELINE_KILLS", "20"))
@@ -37,7 +36,7 @@ class KillsTest(PipelineProcessCase):
         self.chance = random.Random(SEED)
         self.master = self.useFixture(SparkCluster()).master
         # The application continues however many executors are killed.
-        self.configure(f"{spark_cluster.options()}\noptions = spark.deploy.maxExecutorRetries=-1")
+        self.configure(f"{cluster_options()}\noptions = spark.deploy.maxExecutorRetries=-1")
 
     # Rule 28
     def test_after_kills_of_drivers_and_executors_everything_is_counted_and_published_once(self):

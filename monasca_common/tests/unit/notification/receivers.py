@@ -4,8 +4,6 @@
 import asyncio
 import contextlib
 import ipaddress
-import json
-import re
 import ssl
 import threading
 
@@ -182,40 +180,3 @@ class MailServer:
 
     async def handle_QUIT(self, _server, _session, _envelope):  # noqa: N802
         return await self._response("QUIT")
-
-
-class JiraReceiver(HttpReceiver):
-    """The parts of Jira that a notifier needs.
-
-    ``issues``: {key: fields}, with ``comments``. ``cloud``: whether it behaves like Jira Cloud.
-    """
-
-    def __init__(self):
-        super().__init__()
-        self.issues = {}
-        self.cloud = False
-        self.answer = self._answer
-
-    def _answer(self, handler):
-        path, _, body = self.requests[-1]
-        message = json.loads(body)
-        searches = {"/rest/api/2/search/jql": True, "/rest/api/2/search": not self.cloud}
-        if path in searches and not searches[path]:
-            return self.answers(410)(handler)
-        if path in searches:
-            found = {"issues": [{"key": key} for key, each in self.issues.items() if _matches(each, message["jql"])]}
-        elif path == "/rest/api/2/issue":
-            found = {"key": f"OPS-{len(self.issues) + 1}"}
-            self.issues[found["key"]] = {**message["fields"], "comments": []}
-        else:
-            found = {"id": "1"}
-            self.issues[path.split("/")[-2]]["comments"].append(message["body"])
-        return self.answers(200, json.dumps(found).encode())(handler)
-
-
-def _matches(fields, jql):
-    texts = [fields["description"], *fields["comments"]]
-    wanted = re.findall('comment ~ "(.*?)"', jql)
-    labels = re.findall('labels = "(.*?)"', jql)
-    is_labelled = set(labels) <= set(fields["labels"])
-    return is_labelled and all(any(each in text for text in texts) for each in wanted)

@@ -9,6 +9,7 @@ import hmac
 import importlib.metadata
 import json
 import logging
+import re
 import threading
 import time
 from pathlib import Path
@@ -29,7 +30,7 @@ from monasca_common.notification.notifiers.plugins import load_notifiers
 from monasca_common.notification.texts import Texts
 from monasca_common.tests.example_case import ExampleCase
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
-from monasca_common.tests.unit.notification.receivers import HttpReceiver, JiraReceiver, MailServer, change
+from monasca_common.tests.unit.notification.receivers import HttpReceiver, MailServer, change
 
 CONFIGURATION = "[notification]\nallowed_networks = 127.0.0.1/32\n"
 _HANG_SECONDS = 5.0
@@ -233,6 +234,43 @@ class PagerdutyTest(NotifierCase):
 
     def test_an_invalid_routing_key_is_refused(self):
         self.assertRaises(AddressRefused, self.notifier().send, notification_of(change(), "m1"), "key\r\nX: 1")
+
+
+class JiraReceiver(HttpReceiver):
+    """The parts of Jira that a notifier needs.
+
+    ``issues``: {key: fields}, with ``comments``. ``cloud``: whether it behaves like Jira Cloud.
+    """
+
+    def __init__(self):
+        super().__init__()
+        self.issues = {}
+        self.cloud = False
+        self.answer = self._answer
+
+    def _answer(self, handler):
+        path, _, body = self.requests[-1]
+        message = json.loads(body)
+        searches = {"/rest/api/2/search/jql": True, "/rest/api/2/search": not self.cloud}
+        if path in searches and not searches[path]:
+            return self.answers(410)(handler)
+        if path in searches:
+            found = {"issues": [{"key": key} for key, each in self.issues.items() if _matches(each, message["jql"])]}
+        elif path == "/rest/api/2/issue":
+            found = {"key": f"OPS-{len(self.issues) + 1}"}
+            self.issues[found["key"]] = {**message["fields"], "comments": []}
+        else:
+            found = {"id": "1"}
+            self.issues[path.split("/")[-2]]["comments"].append(message["body"])
+        return self.answers(200, json.dumps(found).encode())(handler)
+
+
+def _matches(fields, jql):
+    texts = [fields["description"], *fields["comments"]]
+    wanted = re.findall('comment ~ "(.*?)"', jql)
+    labels = re.findall('labels = "(.*?)"', jql)
+    is_labelled = set(labels) <= set(fields["labels"])
+    return is_labelled and all(any(each in text for text in texts) for each in wanted)
 
 
 class JiraTest(NotifierCase):
