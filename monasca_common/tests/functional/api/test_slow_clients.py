@@ -16,8 +16,8 @@ import urllib.request
 import fixtures
 
 from monasca_common.tests.functional.api.api_case import METRICS, metric
-from monasca_common.tests.functional.api.proxied_case import ProxiedCase
 from monasca_common.tests.functional.api.test_api_keystone import KeystoneCase
+from monasca_common.tests.functional.api.test_hostile_requests import ProxiedCase
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS
 

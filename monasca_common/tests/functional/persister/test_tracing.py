@@ -18,7 +18,7 @@ from monasca_common.storage.base import Kind
 from monasca_common.tests.functional.persister.persister_case import SECONDS, PersisterCase
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.unit.api.api_case import client_of
-from monasca_common.tests.unit.kafka.tracing_case import TracingCase, ids, linked
+from monasca_common.tests.unit.kafka.test_tracing import TracingCase, ids, linked
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 CONTEXT = f"00-{TRACE}-00f067aa0ba902b7-01"

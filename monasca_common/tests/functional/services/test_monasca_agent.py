@@ -20,8 +20,8 @@ from monasca_common.devbroker import ports
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api.api_case import NOW_MS, ApiProcessCase
 from monasca_common.tests.functional.kafka.producer_case import ProducerCase
-from monasca_common.tests.functional.services.api_service import PUBLISHED_PIPELINE, PublishedApiCase
 from monasca_common.tests.functional.services.environments import environment
+from monasca_common.tests.functional.services.test_monasca_api import PUBLISHED_PIPELINE, PublishedApiCase
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.keystone_server import PASSWORD, KeystoneServer
 from monasca_common.tests.periodic import periodic

@@ -314,23 +314,8 @@ _PIECES = [
 
 # Random expressions, in which words of the grammar are as likely to be names as any other text.
 _WORDS = [
-    "and",
-    "or",
-    "times",
-    "deterministic",
-    "gt",
-    "lte",
-    "max",
-    "LAST",
-    "60",
-    "1e5",
-    "-1",
-    "a",
-    "é",
-    "馬",
-    "|",
-    "a.b",
-]
+    "and", "or", "times", "deterministic", "gt", "lte", "max", "LAST", "60", "1e5", "-1", "a", "é", "馬", "|", "a.b",
+]  # fmt: skip
 # Characters of the grammar, characters that models refuse, and characters that the grammar ignores.
 _NEVER = '<>={},"\\;&()\0'
 _BLANKS = " \t\r\n\f\v"

@@ -5,7 +5,7 @@ from dataclasses import replace
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.testing import Fail
 from monasca_common.tests.unit.api.api_case import NOW_MS, SECONDS, ApiCase, client_of, metric
-from monasca_common.tests.unit.kafka.tracing_case import TracingCase
+from monasca_common.tests.unit.kafka.test_tracing import TracingCase
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = f"00-{TRACE}-00f067aa0ba902b7-01"

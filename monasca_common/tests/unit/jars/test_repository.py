@@ -10,7 +10,7 @@ from oslotest import base
 from monasca_common.devbroker.jars import REGISTRY_LIST
 from monasca_common.jars import REPOSITORY_VARIABLE, JarError, list_file, pinned_lists, read_digests, read_list
 from monasca_common.jars.repository import Repository, configured_repository, download
-from monasca_common.tests.unit.jars.registry import RIGHT, UNAVAILABLE, Registry
+from monasca_common.tests.unit.jars.test_cache import RIGHT, UNAVAILABLE, Registry
 
 SETTINGS = """<settings xmlns="http://maven.apache.org/SETTINGS/1.0.0">
 <mirrors>

@@ -6,7 +6,7 @@ import json
 from monasca_common.kafka.errors import RetryLater
 from monasca_common.sink import service
 from monasca_common.sink.schemas import schema_findings
-from monasca_common.tests.unit.sink.registry_case import ORDER_PROTO, RegistryTestCase, order_class
+from monasca_common.tests.unit.sink.test_formats import ORDER_PROTO, RegistryTestCase, order_class
 
 _TABLE = '[orders]\ntopic = "t"\nserializer = "{}"\n{}\n[orders.columns]\n{}\n'
 _AVRO = {
