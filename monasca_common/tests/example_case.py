@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the programs in ``examples`` as a reader of the documentation does."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -13,14 +12,6 @@ from oslotest import base
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SECONDS = 120
-
-
-def load_example(name):
-    """Import a program, whose folder is not a package."""
-    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 class ExampleCase(base.BaseTestCase):

@@ -90,6 +90,3 @@ class Nginx(fixtures.Fixture):
     def _stop(self):
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(PATIENCE_SECONDS)
-
-    def errors(self):
-        return (self.folder / "error.log").read_text()

@@ -20,11 +20,6 @@ from monasca_common.tests.web import fetch, is_ok
 MISSING = None if shutil.which("prometheus") else "prometheus is missing: apt-get install prometheus"
 
 
-def accepts_late_samples(window):
-    """Return a configuration with this ``out_of_order_time_window``."""
-    return {"storage": {"tsdb": {"out_of_order_time_window": window}}}
-
-
 def samples_of(url, selector):
     """Return the samples of the last day: labels, time in ms, and value."""
     found = Counter()

@@ -4,6 +4,7 @@
 import configparser
 import contextlib
 import importlib
+import importlib.util
 import io
 import json
 import logging
@@ -23,7 +24,7 @@ from monasca_common.cli.broker import instructions
 from monasca_common.devbroker import certificates
 from monasca_common.kafka import Record, TopicPartition, dead_letters
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.tests.example_case import EXAMPLES, ExampleCase, load_example
+from monasca_common.tests.example_case import EXAMPLES, ExampleCase
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.web import fetch
@@ -40,6 +41,14 @@ def captioned(page, language):
     """Return the text of each block of a page with a caption, by caption."""
     blocks = _CAPTIONED.findall((USER / page).read_text())
     return {caption: textwrap.dedent(text).strip("\n") for kind, caption, text in blocks if kind == language}
+
+
+def load_example(name):
+    """Import a program, whose folder is not a package."""
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 class FirstProgramTest(base.BaseTestCase):

@@ -11,7 +11,6 @@ import confluent_kafka
 
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.unit.cli.command_case import CommandCase
 from monasca_common.tests.waiting import Waiting
@@ -46,13 +45,6 @@ class ClusterCommandCase(Waiting, CommandCase):
         self.addCleanup(self._end, process)
         return process
 
-    def stopped(self, process, signum):
-        """Send this signal to a process, and return its exit status, standard output and standard error."""
-        process.send_signal(signum)
-        out, err = process.communicate(timeout=SECONDS)
-        self.assertNotIn("Traceback", err)
-        return process.returncode, out, err
-
     def _end(self, process):
         process.kill()
         process.communicate()
@@ -73,7 +65,3 @@ class ClusterCommandCase(Waiting, CommandCase):
         """Return the end of the log for consumers of committed messages."""
         tp = TopicPartition(topic, partition)
         return self.admin.end_offsets([tp])[tp]
-
-    def read_all(self, topic, partitions=1):
-        """Return every committed message as returned by the client."""
-        return read_topic(self.cluster, topic, partitions)

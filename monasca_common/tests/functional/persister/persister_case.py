@@ -31,7 +31,7 @@ from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.unit.persister import envelopes
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
-from monasca_common.tests.web import fetch, is_ok
+from monasca_common.tests.web import fetch
 
 SECONDS = PATIENCE_SECONDS
 QUICK_SESSION_SECONDS = 1.5  # for tests in which another member replaces a dead one
@@ -91,9 +91,6 @@ class PersisterProcess:
             return json.loads(fetch(f"{self.url}/healthcheck")[1])["members"]
         except (OSError, http.client.HTTPException):  # the process with the server ended during the response
             return {}
-
-    def is_well(self, path):
-        return is_ok(self.url + path)
 
     def worker(self, name=None):
         return self.status().get(name or {"persister": "metrics-0"}.get(self.service, f"{self.service}-0"), {})

@@ -26,6 +26,7 @@ from monasca_common.tests.functional.persister.persister_case import (
 )
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.persister import envelopes
+from monasca_common.tests.web import is_ok
 
 _COMMAND = [sys.executable, "-m", "monasca_common.cli.main", "persister"]
 
@@ -118,7 +119,7 @@ class TestRunning(PersisterCase):
         persister = self.start()
         self.wait_for_all()
         for path in ("/healthz", "/readyz"):
-            self.wait_until(lambda path=path: persister.is_well(path), path)
+            self.wait_until(lambda path=path: is_ok(persister.url + path), path)
         self.assert_ends_in_order(persister)
         # The test broker has one replica, which causes one warning before the start.
         could_be_lost, start, stop = persister.log.read_text().splitlines()

@@ -23,7 +23,7 @@ from monasca_common.tests.functional.persister.persister_case import (
 )
 from monasca_common.tests.functional.persister.persister_mutants import BEFORE_SAMPLES
 from monasca_common.tests.functional.processes import attach_file
-from monasca_common.tests.functional.prometheus_server import MISSING, PrometheusServer, accepts_late_samples
+from monasca_common.tests.functional.prometheus_server import MISSING, PrometheusServer
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.persister import envelopes
@@ -32,6 +32,11 @@ MESSAGES = 200
 CRASH = "storage.before_commit=kill@3"
 _METRIC = "U__cpu_2e_percent"
 _DISK = "size=40m"
+
+
+def accepts_late_samples(window):
+    """Return a configuration with this ``out_of_order_time_window``."""
+    return {"storage": {"tsdb": {"out_of_order_time_window": window}}}
 
 
 class PrometheusDriverCase(PersisterCase):

@@ -5,10 +5,7 @@ import subprocess
 import uuid
 from pathlib import Path
 
-import confluent_kafka
-import confluent_kafka.admin
 import fixtures
-import psutil
 from oslotest import base
 
 from monasca_common.kafka import client_factory
@@ -45,9 +42,6 @@ class ServiceProcess:
         self.may_end = True
         return self.process.wait(PATIENCE_SECONDS)
 
-    def children(self):
-        return psutil.Process(self.process.pid).children(recursive=True)
-
 
 class ServiceCase(Waiting, base.BaseTestCase):
     service = ""  # a name of `environments.SERVICES`
@@ -67,36 +61,10 @@ class ServiceCase(Waiting, base.BaseTestCase):
         self.group = f"group-{uuid.uuid4().hex[:12]}"
         self.producer = client_factory.get_kafka_producer(self.servers.split(","))
         self.addCleanup(self.producer.close, 5)
-        # These clients query the group and never join it.
-        self._admin = confluent_kafka.admin.AdminClient(self.cluster.direct_options())
-        self._reader = confluent_kafka.Consumer({**self.cluster.direct_options(), "group.id": self.group})
-        self.addCleanup(self._reader.close)
 
     def publish(self, topic, messages):
         """Publish all messages and wait for their acknowledgements."""
         self.assertEqual(0, self.producer.publish(topic, list(messages), timeout=PATIENCE_SECONDS))
-
-    def ends(self, topic):
-        """Return the end of the log of each partition."""
-        return {
-            one.partition: self._reader.get_watermark_offsets(one, timeout=PATIENCE_SECONDS)[1]
-            for one in self._partitions(topic)
-        }
-
-    def is_read(self, topic):
-        """Return whether the group has committed all messages that existed when its commits were read."""
-        committed = self._reader.committed(self._partitions(topic), timeout=PATIENCE_SECONDS)
-        return self.ends(topic) == {one.partition: max(0, one.offset) for one in committed}
-
-    def has_settled(self, members):
-        """Return whether the group has this number of members and each has an assignment."""
-        [asked] = self._admin.describe_consumer_groups([self.group], request_timeout=PATIENCE_SECONDS).values()
-        group = asked.result(PATIENCE_SECONDS)
-        return group.state is confluent_kafka.ConsumerGroupState.STABLE and len(group.members) == members
-
-    def _partitions(self, topic):
-        numbers = self._reader.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions
-        return [confluent_kafka.TopicPartition(topic, number) for number in numbers]
 
     def start(self, program, configuration, name):
         """Start the program with a file of this configuration. ``name``: the name of its log."""

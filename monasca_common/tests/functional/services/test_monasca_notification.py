@@ -12,6 +12,8 @@ import threading
 import time
 from collections import Counter
 
+import confluent_kafka
+from confluent_kafka.admin import AdminClient
 from sqlalchemy.engine import make_url
 
 from monasca_common.tests.checker import each_once
@@ -20,6 +22,7 @@ from monasca_common.tests.functional.services.service_case import ServiceCase
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.served import body_of, http_server, serve
 from monasca_common.tests.unit.persister import envelopes
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 
 class WebhookReceiver:
@@ -111,6 +114,10 @@ class MonascaNotificationTest(ServiceCase):
         self.topic = self.fixture.topic(4)
         for kind in ("sent", "retry"):
             self.cluster.create_topic(f"{self.topic}-{kind}", 1)
+        # These clients query the group and never join it.
+        self._admin = AdminClient(self.cluster.direct_options())
+        self._reader = confluent_kafka.Consumer({**self.cluster.direct_options(), "group.id": self.group})
+        self.addCleanup(self._reader.close)
         self.published = 0
         self.server = self.useFixture(SharedPostgresql()).server
         self.databases = {}
@@ -148,6 +155,28 @@ class MonascaNotificationTest(ServiceCase):
             database=database,
         )
         return self.start("monasca-notification", configuration, f"notification-{self.receivers.index(receiver)}")
+
+    def ends(self, topic):
+        """Return the end of the log of each partition."""
+        return {
+            one.partition: self._reader.get_watermark_offsets(one, timeout=PATIENCE_SECONDS)[1]
+            for one in self._partitions(topic)
+        }
+
+    def is_read(self, topic):
+        """Return whether the group has committed all messages that existed when its commits were read."""
+        committed = self._reader.committed(self._partitions(topic), timeout=PATIENCE_SECONDS)
+        return self.ends(topic) == {one.partition: max(0, one.offset) for one in committed}
+
+    def has_settled(self, members):
+        """Return whether the group has this number of members and each has an assignment."""
+        [asked] = self._admin.describe_consumer_groups([self.group], request_timeout=PATIENCE_SECONDS).values()
+        group = asked.result(PATIENCE_SECONDS)
+        return group.state is confluent_kafka.ConsumerGroupState.STABLE and len(group.members) == members
+
+    def _partitions(self, topic):
+        numbers = self._reader.list_topics(topic, timeout=PATIENCE_SECONDS).topics[topic].partitions
+        return [confluent_kafka.TopicPartition(topic, number) for number in numbers]
 
     def publish_alarms(self, numbers):
         now_ms = time.time_ns() // 1_000_000

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.parse
-import urllib.request
+from http import HTTPStatus
 from pathlib import Path
 
 from oslotest import base
@@ -22,6 +22,7 @@ from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import Database
 from monasca_common.tests.contracts.storage.database import canonical
 from monasca_common.tests.waiting import wait_until_ready
+from monasca_common.tests.web import fetch
 
 _MISSING = "InfluxDB is not installed: no `influxd` on the PATH (Debian's package `influxdb` has it)"
 _TEMPORARY = tempfile.gettempdir()  # of the process; the folder of a test is removed before the next test
@@ -63,8 +64,7 @@ class InfluxServer:
         wait_until_ready(self._responds, self.process.poll, self.folder / "log")
 
     def _responds(self):
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/ping", timeout=10):
-            return True
+        return fetch(f"http://127.0.0.1:{self.http_port}/ping")[0] == HTTPStatus.NO_CONTENT
 
     def stop(self):
         self.process.kill()
@@ -74,10 +74,7 @@ class InfluxServer:
     def query(self, text, database=""):
         """Return the series in InfluxDB's format; raise for an error."""
         parameters = urllib.parse.urlencode({"q": text, "db": database, "epoch": "ms"})
-        with urllib.request.urlopen(
-            f"http://127.0.0.1:{self.http_port}/query", data=parameters.encode(), timeout=120
-        ) as answer:
-            [result] = json.load(answer)["results"]
+        [result] = json.loads(fetch(f"http://127.0.0.1:{self.http_port}/query", parameters.encode())[1])["results"]
         if "error" in result:
             raise RuntimeError(result["error"])
         return result.get("series", [])

@@ -14,7 +14,7 @@ from monasca_common.kafka.clock import SystemClock
 from monasca_common.kafka.errors import Poison
 from monasca_common.kafka.message import LazyColumns, PartitionBatch, TopicPartition
 from monasca_common.runtime.member_health import MemberHealth, MemberStatus
-from monasca_common.sink.mapping import InvalidMapping, read_mapping
+from monasca_common.sink.mapping import read_mapping
 from monasca_common.sink.service import decoders
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
@@ -57,10 +57,6 @@ class SinkTestCase(base.BaseTestCase):
         file = self.folder / "mapping.toml"
         file.write_text(text)
         return read_mapping(file)
-
-    def faults(self, text):
-        """Return the faults of a mapping file, without its name."""
-        return list(self.assertRaises(InvalidMapping, self.mapping, text).faults)
 
     def open(self, text, *, create=True, conf=None):
         tables = self.mapping(text)

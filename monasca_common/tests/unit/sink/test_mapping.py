@@ -2,6 +2,7 @@
 from oslo_config import cfg
 
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.sink.mapping import InvalidMapping
 from monasca_common.sink.service import decoders
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase
 
@@ -9,6 +10,10 @@ _TABLE = '[orders]\ntopic = "orders"\n{}\n[orders.columns]\n{}\n'
 
 
 class MappingTest(SinkTestCase):
+    def faults(self, text):
+        """Return the faults of a mapping file, without its name."""
+        return list(self.assertRaises(InvalidMapping, self.mapping, text).faults)
+
     def assert_fault(self, expected, fields="", columns='id = "integer"'):
         self.assertEqual([expected], self.faults(_TABLE.format(fields, columns)))
 
