@@ -26,8 +26,9 @@ from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
 from monasca_common.pipeline.replay.senders import MatchingCount
 from monasca_common.pipeline.source.offset_store import Source
 from monasca_common.tests.functional.pipeline import test_archive, test_secrets
-from monasca_common.tests.functional.pipeline.archive_case import ArchiveCase, Watch, expected_rows, metric
+from monasca_common.tests.functional.pipeline.archive_case import ArchiveCase, Watch, metric
 from monasca_common.tests.functional.pipeline.pipeline_case import SPARK
+from monasca_common.tests.functional.pipeline.test_archive_replay import ReplayCase, expected_rows
 from monasca_common.tests.remote import hadoop
 
 # Processes that outlive a test use the folder for temporary files that was set before the test.
@@ -148,7 +149,7 @@ class S3CrashTest(S3Archive, test_archive.CrashTest):
     """The command is killed at each fail point, and another process continues."""
 
 
-class S3ReplayTest(S3Archive, ArchiveCase):
+class S3ReplayTest(S3Archive, ReplayCase):
     def test_a_replay_that_is_killed_and_repeated_stores_each_row_once(self):
         sent = [metric(number) for number in range(60)]
         self.publish(sent)

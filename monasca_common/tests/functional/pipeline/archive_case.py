@@ -5,25 +5,15 @@ import os
 import subprocess
 import sys
 import threading
-from dataclasses import replace
 
 import pyarrow.parquet as pq
 import sqlalchemy as sa
 
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import Record
-from monasca_common.models.metric import MetricDecoder
 from monasca_common.pipeline.archive.batch import Archiver
-from monasca_common.pipeline.archive.reader import Archive, Selection
 from monasca_common.pipeline.archive.settings import ArchiveSettings
-from monasca_common.pipeline.jobs.job import JobWatcher
-from monasca_common.pipeline.replay import senders
-from monasca_common.pipeline.replay.batch import replay
 from monasca_common.pipeline.source.topic import SourceTopic
-from monasca_common.pipeline.spark import worker_producer
-from monasca_common.storage import StorageSettings
-from monasca_common.storage.base import Kind
-from monasca_common.storage.reduction import rank
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.pipeline import attached_driver, warm_daemon
 from monasca_common.tests.functional.pipeline.pipeline_case import SPARK, KafkaPipelineCase, SharedSpark
@@ -130,32 +120,6 @@ class ArchiveCase(KafkaPipelineCase):
         with self.offset_store.reading() as connection:
             return connection.execute(sa.text("SELECT * FROM archive_file ORDER BY hour, name")).all()
 
-    # Replay
-
-    def replay(self, send, *, tasks=2):
-        return replay(self.spark, send, JobWatcher(), tasks=tasks)
-
-    def archive(self, **selection):
-        return Archive(str(self.location), self.topic, Selection(**selection))
-
-    def to_kafka(self, topic, *, publish_timeout_seconds=10.0, **selection):
-        producer = replace(self.stream().producer, publish_timeout_seconds=publish_timeout_seconds)
-        settings = worker_producer.portable_producer(producer, None, "")
-        return senders.ToKafka(self.archive(**selection), topic, settings)
-
-    def to_storage(self, url, *, kind=Kind.METRICS, retention_days=36_500, **selection):
-        settings = StorageSettings(self.database, url, default_retention_days=retention_days)
-        return senders.ToStorage(self.archive(**selection), kind, settings)
-
-    def rows_of(self, url):
-        """Return {(series, time): (value, version)}, and fail if a key is stored twice."""
-        engine = sa.create_engine(url.replace("postgresql://", "postgresql+psycopg://"), poolclass=sa.pool.NullPool)
-        with engine.connect() as connection:
-            rows = connection.execute(sa.text("SELECT series_id, time, value, version FROM measurements")).all()
-        found = {(bytes(series), time_ms): (value, version) for series, time_ms, value, version in rows}
-        self.assertEqual(len(rows), len(found))
-        return found
-
     # The command
 
     def configuration(self, *, replay="", others="", url=None, name="pipeline"):
@@ -180,17 +144,6 @@ class ArchiveCase(KafkaPipelineCase):
             text=True,
             timeout=SECONDS,
         )
-
-
-def expected_rows(values):
-    """Return the rows, in the form of `ArchiveCase.rows_of`, that a database has after these messages in any order."""
-    rows = {}
-    for row in MetricDecoder().decode_all(values).rows:
-        key = (row.series.id, row.time_ms)
-        ranked = (*key, row.value, row.value_meta, row.version)
-        if key not in rows or rank(ranked) > rank(rows[key]):
-            rows[key] = ranked
-    return {key: (row[2], row[4]) for key, row in rows.items()}
 
 
 class Watch(threading.Thread):
