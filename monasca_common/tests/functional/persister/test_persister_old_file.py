@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from monasca_common.tests.functional.persister.persister_case import SECONDS, PersisterCase
-from monasca_common.tests.functional.storage.influxdb_case import server
+from monasca_common.tests.functional.storage.influxdb_server import server
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit import test_published_files
 

@@ -26,7 +26,8 @@ from monasca_common.tests.functional.api.api_case import METRICS, ApiProcess
 from monasca_common.tests.functional.kafka.producer_case import ProducerCase
 from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.functional.services.environments import environment
-from monasca_common.tests.functional.storage import influxdb_case
+from monasca_common.tests.functional.storage import influxdb_server
+from monasca_common.tests.functional.storage.test_contract_influxdb import InfluxDatabase
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS
 
@@ -236,7 +237,7 @@ class TestPosting(PublishedApiCase):
 class TestHealthCheck(PublishedApiCase):
     def setUp(self):
         super().setUp()
-        self.influx_port = influxdb_case.server().http_port
+        self.influx_port = influxdb_server.server().http_port
 
     def test_the_health_check_reads_the_topics(self):
         served = self.published_api(influxdb_port=self.influx_port)
@@ -336,10 +337,10 @@ class TestReadingFromInfluxdb(PublishedApiCase):
 
     def test_measurements_are_read_from_influxdb(self):
         name, base_ms = f"t{uuid.uuid4().hex[:8]}", time.time_ns() // 1_000_000_000 * 1000 - 600_000
-        influxdb = influxdb_case.InfluxDatabase(self.addCleanup)
+        influxdb = InfluxDatabase(self.addCleanup)
         influxdb.prepare()
         self.start_persister(influxdb.settings.connection)
-        served = self.published_api(influxdb_port=influxdb_case.server().http_port, database=influxdb.name)
+        served = self.published_api(influxdb_port=influxdb_server.server().http_port, database=influxdb.name)
         rows = [
             _metric(
                 f"{name}.cpu", timestamp=base_ms + 1000 * number, value=float(number), value_meta={"n": str(number)}

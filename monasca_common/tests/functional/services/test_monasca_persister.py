@@ -16,7 +16,7 @@ from collections import Counter
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.services.environments import environment_of_old
 from monasca_common.tests.functional.services.service_case import ServiceCase
-from monasca_common.tests.functional.storage import influxdb_case
+from monasca_common.tests.functional.storage import influxdb_server
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.served import body_of, http_server, respond, serve
 from monasca_common.tests.unit.persister import envelopes
@@ -75,7 +75,7 @@ class InfluxRelay:
         is_points = path.startswith("/write")
         if is_points and self._is_refusing:
             return 503, b'{"error":"away for a test"}'
-        connection = http.client.HTTPConnection("127.0.0.1", influxdb_case.server().http_port, timeout=_SECONDS)
+        connection = http.client.HTTPConnection("127.0.0.1", influxdb_server.server().http_port, timeout=_SECONDS)
         connection.request("POST", path, body, {"Content-Type": content_type})
         answer = connection.getresponse()
         status, text = answer.status, answer.read()
@@ -123,11 +123,11 @@ class PersisterServiceCase(ServiceCase):
 
     def setUp(self):
         super().setUp()
-        influxdb_case.skip_without_influxdb(self)
+        influxdb_server.skip_without_influxdb(self)
         self.topic = self.fixture.topic(2)
         self.alarm_topic = f"{self.topic}-alarms"
         self.database = f"published_{uuid.uuid4().hex[:12]}"
-        self.addCleanup(influxdb_case.server().query, f'DROP DATABASE "{self.database}"')
+        self.addCleanup(influxdb_server.server().query, f'DROP DATABASE "{self.database}"')
         self.published = 0
         self.base_ms = time.time_ns() // 1_000_000 - 3_600_000
 
@@ -156,7 +156,7 @@ class PersisterServiceCase(ServiceCase):
     def stored(self, series="cpu.percent"):
         """Return the numbers of the points in InfluxDB."""
         try:
-            found = influxdb_case.server().query(f'SELECT * FROM "{series}"', self.database)
+            found = influxdb_server.server().query(f'SELECT * FROM "{series}"', self.database)
         except RuntimeError as error:
             self.assertIn("database not found", str(error))
             return []

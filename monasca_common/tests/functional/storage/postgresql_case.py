@@ -2,8 +2,6 @@
 
 import contextlib
 import time
-from collections.abc import Mapping
-from types import MappingProxyType
 
 import psycopg
 from oslotest import base
@@ -13,8 +11,7 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.contracts.storage.scenario import claim, message_id, row
-from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
-from monasca_common.tests.waiting import Waiting
+from monasca_common.tests.functional.postgresql import SharedPostgresql
 
 RETRY_SECONDS = 0.05
 
@@ -40,40 +37,6 @@ class PostgresqlTestCase(base.BaseTestCase):
         session = psycopg.connect(url, autocommit=True)
         self.addCleanup(session.close)
         return session
-
-
-class OwnServerTestCase(Waiting, PostgresqlTestCase):
-    """``self.server`` belongs to the test, which can kill, freeze and fill it."""
-
-    settings: Mapping[str, str] = MappingProxyType({})
-    write_timeout_seconds = 30.0
-
-    def setUp(self):
-        self.server = None
-        super().setUp()
-
-    def new_url(self):
-        if self.server is None:
-            self.server = self.useFixture(PostgresqlFixture(settings=self.settings)).server
-        return self.server.create_database()
-
-    def empty_database(self, **changes):
-        return super().empty_database(**{"write_timeout_seconds": self.write_timeout_seconds, **changes})
-
-    def store(self, writer, its_claim, rows):
-        """Write, and repeat the write while the database is unavailable, because a busy one can exceed a time-out.
-        Return the result."""
-        message = []
-
-        def stored():
-            try:
-                message.append(writer.write(its_claim, rows))
-            except StorageUnavailable:
-                return False
-            return True
-
-        self.wait_until(stored, "a write")
-        return message[0]
 
 
 def batch(number, size, kind=Kind.METRICS):

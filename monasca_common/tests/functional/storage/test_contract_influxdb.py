@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of storage with a real InfluxDB 1.x; unsupported operations must fail."""
 
+import itertools
+
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from oslotest import base
 
-from monasca_common.models.rows import AlarmTransition
+from monasca_common.models.rows import AlarmTransition, Measurement
 from monasca_common.models.series import Series, series_id
 from monasca_common.storage.base import Kind, Written
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable
@@ -12,7 +15,7 @@ from monasca_common.storage.influxdb import InfluxdbStorage
 from monasca_common.storage.influxdb.lines import NotWritable, series_head
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts import storage as testing
-from monasca_common.tests.contracts.storage.database import NOW_MS
+from monasca_common.tests.contracts.storage.database import NOW_MS, canonical
 from monasca_common.tests.contracts.storage.scenario import (
     GROUP,
     PARTITION,
@@ -23,11 +26,69 @@ from monasca_common.tests.contracts.storage.scenario import (
     measurement,
     row,
 )
-from monasca_common.tests.functional.storage.influxdb_case import InfluxdbTestCase, server
+from monasca_common.tests.functional.storage.influxdb_server import server, skip_without_influxdb
 from monasca_common.tests.periodic import periodic
 
 # In addition to separators: white space of any kind, quotes, comments, and characters of several bytes.
 _TEXT = st.text(alphabet="a\\, =\"'#_\t\r\x0b\x1f\x85\u2028é😀", min_size=1, max_size=6)
+_numbers = itertools.count()
+
+
+class InfluxDatabase(testing.Database):
+    def __init__(self, defer):
+        super().__init__(defer)
+        self.name = f"monasca {next(_numbers)}"
+        url = f"influxdb://127.0.0.1:{server().http_port}/{self.name}"
+        self.settings = StorageSettings("influxdb", url)
+
+    def prepare(self):
+        self.storage().upgrade()
+        self._defer(server().query, f'DROP DATABASE "{self.name}"')
+
+    def rows(self, kind):
+        table = "/.*/" if kind is Kind.METRICS else "alarm_state_history"
+        # Tags are separate from fields, which can have the same names.
+        found = server().query(f"SELECT * FROM {table} GROUP BY *", self.name)
+        read = _measurement if kind is Kind.METRICS else _transition
+        wanted = [series for series in found if (series["name"] == "alarm_state_history") != (kind is Kind.METRICS)]
+        return [
+            read(series["name"], series["tags"], dict(zip(series["columns"], values, strict=True)))
+            for series in wanted
+            for values in series["values"]
+        ]
+
+
+def _measurement(name, tags, fields):
+    tags = {key: value for key, value in tags.items() if value}
+    tenant, region = tags.pop("_tenant_id"), tags.pop("_region", "")
+    series = Series(series_id(tenant, region, name, tags), tenant, region, name, tags)
+    value_meta = None if fields["value_meta"] == "{}" else canonical(fields["value_meta"])
+    value = float(fields.get("value_text") or fields["value"])
+    return Measurement(series, fields["time"], value, value_meta, fields["version"])
+
+
+def _transition(_, tags, fields):
+    row = AlarmTransition(
+        time_ms=fields.pop("time"),
+        tenant=tags["tenant_id"],
+        alarm_id=tags["alarm_id"],
+        link=fields.pop("link") or None,
+        lifecycle_state=fields.pop("lifecycle_state") or None,
+        metrics=canonical(fields.pop("metrics")),
+        sub_alarms=canonical(fields.pop("sub_alarms")),
+        **{name: value for name, value in fields.items() if name not in ("message_id", "reason_data")},
+    )
+    return bytes.fromhex(fields["message_id"]), row
+
+
+class InfluxdbTestCase(base.BaseTestCase):
+    """``self.database`` is an empty database, on a server that other tests share."""
+
+    def setUp(self):
+        super().setUp()
+        skip_without_influxdb(self)
+        self.database = InfluxDatabase(self.addCleanup)
+        self.database.prepare()
 
 
 class InfluxdbWriteTest(testing.WriteContract, InfluxdbTestCase):

@@ -11,6 +11,7 @@ import subprocess
 import tempfile
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
@@ -24,14 +25,13 @@ from monasca_common.tests.checker import each_once
 from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.functional.postgresql import PostgresqlFixture
 from monasca_common.tests.functional.storage.postgresql_case import (
-    OwnServerTestCase,
     PostgresqlTestCase,
     batch,
     write_until_stored,
 )
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.postgresql_server import PostgresqlServer
-from monasca_common.tests.waiting import PATIENCE_SECONDS
+from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 
 class CuttingProxy:
@@ -98,6 +98,40 @@ BATCHES_BETWEEN_KILLS = 10
 KILLS = 3
 TIMEOUT_SECONDS = 2.0
 BUSY_SECONDS = 30.0  # extra time that a busy machine may need beyond the time-out
+
+
+class OwnServerTestCase(Waiting, PostgresqlTestCase):
+    """``self.server`` belongs to the test, which can kill, freeze and fill it."""
+
+    settings: Mapping[str, str] = MappingProxyType({})
+    write_timeout_seconds = 30.0
+
+    def setUp(self):
+        self.server = None
+        super().setUp()
+
+    def new_url(self):
+        if self.server is None:
+            self.server = self.useFixture(PostgresqlFixture(settings=self.settings)).server
+        return self.server.create_database()
+
+    def empty_database(self, **changes):
+        return super().empty_database(**{"write_timeout_seconds": self.write_timeout_seconds, **changes})
+
+    def store(self, writer, its_claim, rows):
+        """Write, and repeat the write while the database is unavailable, because a busy one can exceed a time-out.
+        Return the result."""
+        message = []
+
+        def stored():
+            try:
+                message.append(writer.write(its_claim, rows))
+            except StorageUnavailable:
+                return False
+            return True
+
+        self.wait_until(stored, "a write")
+        return message[0]
 
 
 class KilledServerTest(OwnServerTestCase):

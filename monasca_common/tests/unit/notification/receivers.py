@@ -49,7 +49,6 @@ class HttpReceiver:
     def __init__(self, tls=None, host="127.0.0.1"):
         self.requests = []
         self.host = host
-        self.flooded = 0
         self.names = []  # host names requested by TLS clients
         self.over = threading.Event()
         self.answer = self.answers(200)
@@ -79,23 +78,6 @@ class HttpReceiver:
         """Send no response until the end of the test."""
         self.over.wait(_SECONDS)
 
-    def drips(self, handler):
-        """Send an endless status, one digit after another."""
-        handler.wfile.write(b"HTTP/1.1 ")
-        while not self.over.wait(0.01):
-            handler.wfile.write(b"2")
-
-    def floods_after(self, head):
-        """Return a response that sends ``head``, and then counts the ``flooded`` bytes until the client disconnects."""
-
-        def answer(handler):
-            handler.wfile.write(head)
-            while not self.over.is_set():
-                handler.wfile.write(b"x" * 65536)
-                self.flooded += 65536
-
-        return answer
-
     def cuts(self, handler):
         """Close the connection in the middle of a line."""
         handler.wfile.write(b"HTTP/1.1 20")
@@ -103,13 +85,6 @@ class HttpReceiver:
     def hangs_for(self, seconds):
         """Return a response that closes the connection after this time, when the client can be gone."""
         return lambda _handler: self.over.wait(seconds)
-
-    def answers_after(self, seconds, status):
-        def answer(handler):
-            self.over.wait(seconds)
-            self.answers(status)(handler)
-
-        return answer
 
     def _received(self, handler):
         self.requests.append((handler.path, dict(handler.headers), body_of(handler)))

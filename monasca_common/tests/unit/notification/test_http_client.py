@@ -20,9 +20,37 @@ from monasca_common.tests.unit.notification.receivers import ALLOWED, HttpReceiv
 SECONDS = 30.0
 
 
+class UnboundedReceiver(HttpReceiver):
+    flooded = 0
+
+    def drips(self, handler):
+        """Send an endless status, one digit after another."""
+        handler.wfile.write(b"HTTP/1.1 ")
+        while not self.over.wait(0.01):
+            handler.wfile.write(b"2")
+
+    def floods_after(self, head):
+        """Return a response that sends ``head``, and then counts the ``flooded`` bytes until the client disconnects."""
+
+        def answer(handler):
+            handler.wfile.write(head)
+            while not self.over.is_set():
+                handler.wfile.write(b"x" * 65536)
+                self.flooded += 65536
+
+        return answer
+
+    def answers_after(self, seconds, status):
+        def answer(handler):
+            self.over.wait(seconds)
+            self.answers(status)(handler)
+
+        return answer
+
+
 class HttpCase(base.BaseTestCase):
     def receiver(self, **named):
-        made = HttpReceiver(**named)
+        made = UnboundedReceiver(**named)
         self.addCleanup(made.close)
         return made
 

@@ -2,7 +2,6 @@
 """A real InfluxDB 1.x for tests, from Debian's package ``influxdb``."""
 
 import atexit
-import itertools
 import json
 import shutil
 import subprocess
@@ -12,15 +11,7 @@ import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
 
-from oslotest import base
-
 from monasca_common.devbroker.ports import free_ports
-from monasca_common.models.rows import AlarmTransition, Measurement
-from monasca_common.models.series import Series, series_id
-from monasca_common.storage.base import Kind
-from monasca_common.storage.settings import StorageSettings
-from monasca_common.tests.contracts.storage import Database
-from monasca_common.tests.contracts.storage.database import canonical
 from monasca_common.tests.waiting import wait_until_ready
 from monasca_common.tests.web import fetch
 
@@ -81,7 +72,6 @@ class InfluxServer:
 
 
 _shared: list[InfluxServer] = []
-_numbers = itertools.count()
 
 
 def server():
@@ -90,64 +80,7 @@ def server():
     return _shared[0]
 
 
-class InfluxDatabase(Database):
-    def __init__(self, defer):
-        super().__init__(defer)
-        self.name = f"monasca {next(_numbers)}"
-        url = f"influxdb://127.0.0.1:{server().http_port}/{self.name}"
-        self.settings = StorageSettings("influxdb", url)
-
-    def prepare(self):
-        self.storage().upgrade()
-        self._defer(server().query, f'DROP DATABASE "{self.name}"')
-
-    def rows(self, kind):
-        table = "/.*/" if kind is Kind.METRICS else "alarm_state_history"
-        # Tags are separate from fields, which can have the same names.
-        found = server().query(f"SELECT * FROM {table} GROUP BY *", self.name)
-        read = _measurement if kind is Kind.METRICS else _transition
-        wanted = [series for series in found if (series["name"] == "alarm_state_history") != (kind is Kind.METRICS)]
-        return [
-            read(series["name"], series["tags"], dict(zip(series["columns"], values, strict=True)))
-            for series in wanted
-            for values in series["values"]
-        ]
-
-
-def _measurement(name, tags, fields):
-    tags = {key: value for key, value in tags.items() if value}
-    tenant, region = tags.pop("_tenant_id"), tags.pop("_region", "")
-    series = Series(series_id(tenant, region, name, tags), tenant, region, name, tags)
-    value_meta = None if fields["value_meta"] == "{}" else canonical(fields["value_meta"])
-    value = float(fields.get("value_text") or fields["value"])
-    return Measurement(series, fields["time"], value, value_meta, fields["version"])
-
-
-def _transition(_, tags, fields):
-    row = AlarmTransition(
-        time_ms=fields.pop("time"),
-        tenant=tags["tenant_id"],
-        alarm_id=tags["alarm_id"],
-        link=fields.pop("link") or None,
-        lifecycle_state=fields.pop("lifecycle_state") or None,
-        metrics=canonical(fields.pop("metrics")),
-        sub_alarms=canonical(fields.pop("sub_alarms")),
-        **{name: value for name, value in fields.items() if name not in ("message_id", "reason_data")},
-    )
-    return bytes.fromhex(fields["message_id"]), row
-
-
 def skip_without_influxdb(case):
     if shutil.which("influxd") is None:
         print(_MISSING, file=sys.stderr)  # noqa: T201 - show which tests did not run
         case.skipTest(_MISSING)
-
-
-class InfluxdbTestCase(base.BaseTestCase):
-    """``self.database`` is an empty database, on a server that other tests share."""
-
-    def setUp(self):
-        super().setUp()
-        skip_without_influxdb(self)
-        self.database = InfluxDatabase(self.addCleanup)
-        self.database.prepare()
