@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from confluent_kafka import Producer
 
-_ANSWER_SECONDS = 10.0
+_ANSWER_SECONDS = 60.0
 
 
 class MockBroker:

@@ -3,7 +3,6 @@
 
 import time
 
-import confluent_kafka
 from oslotest import base
 
 from monasca_common.kafka import plugins
@@ -15,6 +14,7 @@ from monasca_common.kafka.transport.native.producer import NativeProducer
 from monasca_common.tests import contracts
 from monasca_common.tests.contracts.asynchronous import ConsumerAdapter, LoopThread, ProducerAdapter
 from monasca_common.tests.functional.kafka.member_process import MemberProcess
+from monasca_common.tests.mock_broker import MockBroker
 from monasca_common.tests.periodic import periodic
 
 
@@ -45,10 +45,8 @@ class MockCluster(contracts.Cluster):
     def __init__(self, defer, *, driver="native", **consumer_changes):
         super().__init__(defer, **consumer_changes)
         self._driver = driver
-        # The cluster exists as long as the client that created it.
-        self._host = confluent_kafka.Producer({"test.mock.num.brokers": 1, "bootstrap.servers": "none", "log_level": 0})
-        brokers = self._host.list_topics(timeout=60).brokers.values()
-        self.connection = ConnectionSettings(",".join(f"{broker.host}:{broker.port}" for broker in brokers))
+        self._broker = MockBroker()
+        self.connection = ConnectionSettings(self._broker.bootstrap_servers)
 
     def open_producer(self, settings):
         is_native = self._driver == "native" and settings.transactional_id is None
@@ -65,7 +63,7 @@ class MockCluster(contracts.Cluster):
 
     def new_topic(self, *, max_message_bytes=None):
         topic = self.name()
-        self._host.list_topics(topic, timeout=60)
+        self._broker.create_topic(topic)
         return topic
 
     def new_member(self, topic, group):
