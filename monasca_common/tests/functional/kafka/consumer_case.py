@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The common part of the consumer's functional tests."""
 
-import threading
 import time
 import uuid
 from typing import Any, ClassVar
@@ -49,34 +48,6 @@ class Recorder(RebalanceListener):
         return [partitions for event, partitions in self.events if event == name]
 
 
-class Member(threading.Thread):
-    """Polls on a separate thread until stopped, then closes; keeps every value and error."""
-
-    def __init__(self, consumer):
-        super().__init__(daemon=True)
-        self.consumer = consumer
-        self.values = []
-        self.errors = []
-        self.raised = None
-        self._stopping = threading.Event()
-        self.start()
-
-    def run(self):
-        try:
-            while not self._stopping.is_set():
-                batch = self.consumer.poll(timeout=0.05)
-                self.values += [message.value for message in batch]
-                self.errors += batch.errors
-                self.consumer.commit(batch)
-        except Exception as error:
-            self.raised = error
-        self.consumer.close()
-
-    def stop(self):
-        self._stopping.set()
-        self.join(SECONDS)
-
-
 class ConsumerCase(Waiting, base.BaseTestCase):
     """Base class of tests with a real broker; each test has its own topics and groups."""
 
@@ -105,11 +76,6 @@ class ConsumerCase(Waiting, base.BaseTestCase):
         consumer = plugins.kafka_consumer(settings, listener=listener, partitions=partitions)
         self.addCleanup(consumer.close, 1.0)
         return consumer
-
-    def member(self, topics, **arguments):
-        member = Member(self.consumer(topics, **arguments))
-        self.addCleanup(member.stop)
-        return member
 
     def put(self, topic, count, *, partitions=1, first=0):
         """Write ``count`` values b"<first>", b"<first + 1>", … to the partitions in turn."""

@@ -28,6 +28,41 @@ from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 
+class Member(threading.Thread):
+    """Polls on a separate thread until stopped, then closes; keeps every value and error."""
+
+    def __init__(self, consumer):
+        super().__init__(daemon=True)
+        self.consumer = consumer
+        self.values = []
+        self.errors = []
+        self.raised = None
+        self._stopping = threading.Event()
+        self.start()
+
+    def run(self):
+        try:
+            while not self._stopping.is_set():
+                batch = self.consumer.poll(timeout=0.05)
+                self.values += [message.value for message in batch]
+                self.errors += batch.errors
+                self.consumer.commit(batch)
+        except Exception as error:
+            self.raised = error
+        self.consumer.close()
+
+    def stop(self):
+        self._stopping.set()
+        self.join(SECONDS)
+
+
+class MemberCase(ConsumerCase):
+    def member(self, topics, **arguments):
+        member = Member(self.consumer(topics, **arguments))
+        self.addCleanup(member.stop)
+        return member
+
+
 class TestReading(ConsumerCase):
     def test_every_message_arrives_once_and_in_partition_order(self):
         topic = self.fixture.topic(partitions=3)
@@ -125,7 +160,7 @@ class TestCommitting(ConsumerCase):
         raise AssertionError("nothing arrived")
 
 
-class TestStarting(ConsumerCase):
+class TestStarting(MemberCase):
     def test_latest_is_committed_before_anything_is_read(self):
         topic = self.fixture.topic(partitions=2)
         self.put(topic, 10, partitions=2)
@@ -190,7 +225,7 @@ class TestStarting(ConsumerCase):
         self.assertEqual([b"0", b"1", b"2"], [message.value for message in messages])
 
 
-class ProtocolCase(ConsumerCase):
+class ProtocolCase(MemberCase):
     protocol: ClassVar[dict[str, Any]] = {}
 
     def setUp(self):
@@ -387,7 +422,7 @@ class TestKip848(Protocol):
 
 
 @periodic("uses the group protocol that other tests cover")
-class TestStaticMembership(ConsumerCase):
+class TestStaticMembership(MemberCase):
     def test_a_static_member_that_restarts_in_time_keeps_its_partitions_without_a_rebalance(self):
         topic = self.fixture.topic(partitions=4)
         listener = Recorder()
