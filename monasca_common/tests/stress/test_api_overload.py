@@ -11,7 +11,8 @@ from collections import Counter
 
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
+from monasca_common.tests.functional.api.api_case import metric
+from monasca_common.tests.functional.api.test_api_kafka import FloodCase
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 
 SECONDS = float(os.environ.get("MONASCA_STRESS_OVERLOAD_SECONDS", "60"))
@@ -22,7 +23,7 @@ ANSWER_SECONDS = 5.0  # for posts that wait for Kafka; the client shares the mac
 MOST_GROWTH_BYTES = 50_000_000
 
 
-class TestOverload(ApiProcessCase):
+class TestOverload(FloodCase):
     def overload(self):
         """Overload the API for the duration, check it, and return the number of responses by status."""
         api = self.api(api=[f"max_in_flight = {LIMIT}", "publish_timeout_seconds = 2"])

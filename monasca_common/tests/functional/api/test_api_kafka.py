@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The API's responses compared with the log of a real Kafka, with faults in between."""
 
+import contextlib
 import json
+import re
+import selectors
 import signal
 import socket
 import sys
@@ -14,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from monasca_common.devbroker.ports import free_ports
 from monasca_common.tests.checker import each_once
-from monasca_common.tests.functional.api.api_case import ApiProcessCase, metric
+from monasca_common.tests.functional.api.api_case import METRICS, ApiProcessCase, metric
 from monasca_common.tests.functional.changed_command import command_after, set_constants
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
@@ -341,7 +344,49 @@ class TestStuckTopic(ApiProcessCase):
         return status, reported_text["producer"].get("stalled_topics", [])
 
 
-class TestFrozenBroker(ApiProcessCase):
+class FloodCase(ApiProcessCase):
+    def flood(self, api, body, connections, *, seconds=0.0):
+        """Post on several connections concurrently, repeatedly until ``seconds`` have passed.
+
+        Return status, seconds and number of unknown messages of each request; the status is ``None`` if the connection
+        ended without a response.
+        """
+        request = (
+            f"POST {METRICS} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        ).encode() + body
+        answers, end = [], time.monotonic() + seconds
+        with selectors.DefaultSelector() as waiting:
+
+            def post():
+                client = socket.create_connection(("127.0.0.1", api.port))
+                client.sendall(request)
+                waiting.register(client, selectors.EVENT_READ, time.monotonic())
+
+            for _ in range(connections):
+                post()
+            while waiting.get_map() and time.monotonic() < end + PATIENCE_SECONDS:
+                for key, _ in waiting.select(0.1):
+                    now = time.monotonic()
+                    waiting.unregister(key.fileobj)
+                    text = b""
+                    # After a refusal of an unread request, the connection may be reset.
+                    with key.fileobj, contextlib.suppress(ConnectionResetError):
+                        while not text.endswith(b"}") and (part := key.fileobj.recv(4096)):
+                            text += part
+                    unknown = re.search(rb'"unknown": ?(\d+)', text)
+                    status = int(text.split()[1]) if text else None
+                    answers.append((status, now - key.data, int(unknown[1]) if unknown else 0))
+                    if now < end:
+                        post()
+            silent = [key.fileobj for key in waiting.get_map().values()]
+            for client in silent:
+                client.close()
+        self.assertEqual([], silent, "requests received no response")
+        return answers
+
+
+class TestFrozenBroker(FloodCase):
     LIMIT = 32
     CONNECTIONS = 10 * LIMIT
     WAIT = 0.6
