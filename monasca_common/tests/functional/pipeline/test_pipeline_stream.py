@@ -34,7 +34,7 @@ from monasca_common.tests.functional.pipeline.pipeline_case import (
     expected,
 )
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.unit.pipeline import strategies
+from monasca_common.tests.unit.pipeline.aggregate.test_against_reference import LATEST_MS, random_messages, random_rows
 from monasca_common.tests.unit.pipeline.pipeline_case import pre_row, specifications
 from monasca_common.tests.waiting import PATIENCE_SECONDS
 
@@ -313,16 +313,16 @@ class RandomTest(StreamCase):
 
     # Rule 29
     @settings(max_examples=3, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
-    @given(strategies.rows(), strategies.messages(most=60))
+    @given(random_rows(), random_messages(most=60))
     def test_batches_of_random_specifications_and_data_equal_the_reference(self, rows, messages):
         self.partitions = 3
         self.topic = self.fixture.topic(3)
         self.cluster.create_topic(f"{self.topic}.dlq", 1)
         sent = self.publish([Record(value, partition=partition) for value, partition, _ in messages])
-        self.clock.now_ms = strategies.LATEST_MS - pipeline.windows.FUTURE_MS
+        self.clock.now_ms = LATEST_MS - pipeline.windows.FUTURE_MS
         specs = specifications(*rows)
         self.until_quiet(self.job(specs, max_offsets_per_trigger=20))
-        wanted = expected(*rows, sent, latest_ms=strategies.LATEST_MS)
+        wanted = expected(*rows, sent, latest_ms=LATEST_MS)
         self.assertEqual(wanted, self.stored(specs))
 
 

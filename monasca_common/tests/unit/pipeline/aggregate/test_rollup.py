@@ -4,12 +4,12 @@ from collections import Counter
 from hypothesis import given
 from oslotest import base
 
-from monasca_common import pipeline
 from monasca_common.pipeline.aggregate import rollup
 from monasca_common.pipeline.aggregate.output import output
 from monasca_common.pipeline.aggregate.rollup import aggregate
 from monasca_common.pipeline.windows import period_start_ms
-from monasca_common.tests.unit.pipeline import pipeline_case, strategies
+from monasca_common.tests.unit.pipeline import pipeline_case
+from monasca_common.tests.unit.pipeline.aggregate.test_against_reference import BOUNDS, random_messages, random_rows
 from monasca_common.tests.unit.pipeline.pipeline_case import (
     HOUR_MS,
     aggregates,
@@ -186,9 +186,6 @@ class StagesTest(pipeline_case.PipelineCase):
         self.assertEqual(((), {"not_finite": 1}), (aggregate.usages, dict(aggregate.dropped)))
 
 
-BOUNDS = pipeline.TimeBounds(strategies.OLDEST_MS, strategies.LATEST_MS)
-
-
 def periods(specs, messages):
     """Yield the partials of each transform and period, in any order."""
     found = {}
@@ -204,7 +201,7 @@ def in_order(usages):
 
 
 class BlocksTest(base.BaseTestCase):
-    @given(strategies.rows(), strategies.messages())
+    @given(random_rows(), random_messages())
     def test_random_specifications_and_data_have_the_rows_of_the_reference(self, rows, messages):
         specs = specifications(*rows)
         for (metric_id, _), partials in periods(specs, messages).items():
