@@ -49,8 +49,7 @@ class AsyncProcessor:
         self._caller = processor._attempts.caller
         # `Processor.run` refuses an async def. Only `_call` calls the handler.
         self._attempts = processor._attempts = replace(processor._attempts, caller=replace(self._caller, handler=id))
-        self._helpers = ThreadPoolExecutor(len(processor._handlers), "kafka-handler-helper")
-        self._running = ThreadPoolExecutor(1, "kafka-processor")
+        self._helpers = ThreadPoolExecutor(1 + len(processor._handlers), "kafka-processor")  # one runs the processor
         self._free = threading.Semaphore(concurrency)
         self._calls: set[asyncio.Task[NextTasks]] = set()
         self._ended: asyncio.Future[StopReport] | None = None
@@ -66,7 +65,7 @@ class AsyncProcessor:
         loop = asyncio.get_running_loop()
         dispatcher = threading.Thread(target=self._dispatch, args=(loop,), name="kafka-handler-dispatch", daemon=True)
         self._processor._handlers = [dispatcher]
-        self._ended = loop.run_in_executor(self._running, self._processor.run)
+        self._ended = loop.run_in_executor(self._helpers, self._processor.run)
         try:
             return await asyncio.shield(self._ended)
         except asyncio.CancelledError as cancelled:
@@ -75,7 +74,6 @@ class AsyncProcessor:
         finally:
             for call in self._calls:
                 call.cancel()
-            self._running.shutdown(wait=False)
             self._helpers.shutdown(wait=False)
 
     async def stop(self, deadline: float | None = None) -> StopReport:
