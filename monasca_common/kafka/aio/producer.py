@@ -76,7 +76,6 @@ class AsyncProducer:
         self.producer = producer
         self._table = producer._table
         self._serving = producer._serving
-        self._limits = producer._limits
         self._closing = ThreadPoolExecutor(1, "kafka-producer-close")
         self._last_sent: dict[str, tuple[Reservation, SentBulk]] = {}
 
@@ -101,8 +100,7 @@ class AsyncProducer:
             raise
 
     async def retry(self, report: UndeliveredReport, *, timeout: float | None = None) -> DeliveryReport:
-        """Deliver the same messages with the same ids, like `KafkaProducer.retry`. ``report`` may come from any
-        producer."""
+        """Deliver the same messages, like `KafkaProducer.retry`. ``report`` may come from any producer."""
         self.producer._check("retry")
         deadline = self.producer._deadline(timeout)
         bulks: list[Bulk] = []
@@ -120,7 +118,7 @@ class AsyncProducer:
     async def send(self, topic: str, record: bytes | Record, *, key: bytes | None = None) -> SentBulk:
         """Send one message. Wait only for room in the budget, up to ``publish_timeout_seconds``, and raise `QueueFull`
         if there is not enough room. `flush` reports the message; await the result to know its outcome earlier."""
-        limit = self._limits.ready.get(topic)
+        limit = self.producer._limits.ready.get(topic)
         if limit is not None and type(record) is bytes and (key is None or type(key) is bytes):
             # the serving thread must not close the reservation before `_sent` has found its bulk
             with self._table.lock:
@@ -155,8 +153,7 @@ class AsyncProducer:
         return report.with_attempts(report.latest())
 
     async def close(self, timeout: float | None = None) -> DeliveryReport:
-        """Close the producer on another thread, like `KafkaProducer.close`. A cancellation does not stop the close, and
-        another close returns the same report."""
+        """Close the producer on another thread, like `KafkaProducer.close`. A cancellation does not stop the close."""
         return await call_on(self._closing, self.producer.close, timeout)
 
     async def __aenter__(self) -> AsyncProducer:
@@ -190,8 +187,7 @@ class AsyncProducer:
         return DeliveryReport(self._table.attempts_of(bulk), bulk=bulk)
 
     async def _wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
-        """Wait until ``is_over()`` is true, like `Serving.wait` for a thread. Return whether it was true by the
-        deadline."""
+        """Wait until ``is_over()`` is true, like `Serving.wait`. Return whether it was true by the deadline."""
         loop = asyncio.get_running_loop()
         future = loop.create_future()
         waiter = LoopWaiter(is_over, future)
