@@ -38,7 +38,7 @@ class AvroSchema(NamedTuple):
     writes: Any
 
 
-class AvroSerializer(FramedSerializer[AvroSchema, Any]):
+class AvroSerializer(FramedSerializer[AvroSchema]):
     """A serializer of plain values (dictionaries for records) as Avro with a schema id."""
 
     content_type: ClassVar[str] = "application/avro"
@@ -68,9 +68,8 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
             raise ConfigurationError("the schema is not a named type: use subject_name_strategy=topic")
         return str(name)
 
-    def encode(self, value: Any, start: bytes, schema: AvroSchema) -> bytes:
+    def encode(self, value: Any, schema: AvroSchema) -> bytes:
         stream = io.BytesIO()
-        stream.write(start)
         try:
             schema.writes(stream, schema.parsed, value, strict_allow_default=True)
             return stream.getvalue()
@@ -79,15 +78,14 @@ class AvroSerializer(FramedSerializer[AvroSchema, Any]):
         # Raised outside the except clause, so that no traceback shows the error, which quotes the value.
         raise SerializationError(f"not a value of its Avro schema: {reason}")
 
-    def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> Any:
+    def decode(self, value: bytes, key: SchemaKey, name: str) -> Any:
         schema = self.registry.get(key)
         reader = self.readers.get(name)
         stream = io.BytesIO(value)
-        stream.seek(start)
         try:
             decoded = schema.reads(stream, schema.parsed, None)
             if reader is not None:
-                stream.seek(start)
+                stream.seek(0)
                 decoded = schema.reads(stream, schema.parsed, reader)
             if stream.tell() == len(value):
                 return decoded

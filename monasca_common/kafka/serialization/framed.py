@@ -7,16 +7,17 @@ Values with the GUID of their schema in a header are also read.
 
 from __future__ import annotations
 
+import functools
 import uuid
 from abc import abstractmethod
 from pathlib import Path
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from oslo_config import cfg
 
 from monasca_common.kafka.config.schema_registry import GROUP, registry_settings
 from monasca_common.kafka.errors import ConfigurationError, MisuseError, SchemaRefused, SerializationError
-from monasca_common.kafka.serialization.base import S, SerializationContext, Serializer
+from monasca_common.kafka.serialization.base import SerializationContext, Serializer
 from monasca_common.kafka.serialization.json import PLAIN
 from monasca_common.kafka.serialization.registry import Names, SchemaKey, SchemaRegistry
 
@@ -27,11 +28,8 @@ ID_END = 5
 _GUID_MAGIC, _GUID_END = b"\1", 17
 
 
-class FramedSerializer(Serializer[S], Generic[T, S]):
-    """A serializer of values whose schema is in a registry. ``T``: the type of a parsed schema.
-
-    ``registry``: the cache and client of the registry.
-    """
+class FramedSerializer(Serializer[Any], Generic[T]):
+    """A serializer of values whose schema is in a registry. ``T``: the type of a parsed schema."""
 
     schema_type: ClassVar[str]  # the registry's name of the format
 
@@ -39,7 +37,7 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
         settings = registry_settings(conf)
         self.registry: SchemaRegistry[T] = SchemaRegistry(settings, self.schema_type, self.parse)
         self.mixed_topics = frozenset(settings.mixed_topics)
-        self._writers: dict[str, tuple[bytes, T]] = {}  # the bytes before each value, and its schema, by topic
+        self._writer = functools.cache(self._open_writer)
 
     @abstractmethod
     def parse(self, text: str, names: Names) -> T:
@@ -50,39 +48,36 @@ class FramedSerializer(Serializer[S], Generic[T, S]):
         """Return the full name of the record, for the strategies that use it."""
 
     @abstractmethod
-    def encode(self, value: S, start: bytes, schema: T) -> bytes:
-        """Return ``start`` and the bytes of the value. Raises `SerializationError`."""
+    def encode(self, value: Any, schema: T) -> bytes:
+        """Return the bytes that follow the schema id. Raises `SerializationError`."""
 
     @abstractmethod
-    def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> S:
-        """Return the value whose bytes begin at ``start``. ``name``: its topic in options. Raises `SerializationError`,
-        and `RegistryUnavailable`."""
+    def decode(self, value: bytes, key: SchemaKey, name: str) -> Any:
+        """Return the value of `encode`. ``name``: its topic in options. Raises `SerializationError`, and
+        `RegistryUnavailable`."""
 
-    def dumps(self, value: S, context: SerializationContext | None = None) -> bytes:
+    def dumps(self, value: Any, context: SerializationContext | None = None) -> bytes:
         """See `Serializer`. The context is required, because the schema depends on the topic."""
         if context is None:
             raise MisuseError("a value with a schema needs its topic: use record(), or pass a SerializationContext")
         self.registry.check()
-        name = context.option_name
-        writer = self._writers.get(name)
-        if writer is None:
-            writer = self._writers[name] = self._open_writer(name)
-        return self.encode(value, *writer)
+        start, schema = self._writer(context.option_name)
+        return start + self.encode(value, schema)
 
-    def loads(self, value: bytes, context: SerializationContext | None = None) -> S:
+    def loads(self, value: bytes, context: SerializationContext | None = None) -> Any:
         """See `Serializer`. Without a context, values of mixed topics and schemas in headers are not read."""
         context = context or SerializationContext("")
         name, wanted = context.option_name, f"__{context.field}_schema_id"
         for header, guid in context.headers:
             if header == wanted and guid is not None and guid[:1] == _GUID_MAGIC and len(guid) >= _GUID_END:
                 # After the GUID, Protobuf has the position of the message type, which otherwise starts the value.
-                return self.decode(guid[_GUID_END:] + value, 0, uuid.UUID(bytes=guid[1:_GUID_END]), name)
+                return self.decode(guid[_GUID_END:] + value, uuid.UUID(bytes=guid[1:_GUID_END]), name)
         if value[:1] == MAGIC:
             if len(value) < ID_END:
                 raise SerializationError("the value ends within its schema id")
-            return self.decode(value, ID_END, int.from_bytes(value[1:ID_END]), name)
+            return self.decode(value[ID_END:], int.from_bytes(value[1:ID_END]), name)
         if context.topic in self.mixed_topics:
-            return PLAIN.loads(value)  # type: ignore[no-any-return]
+            return PLAIN.loads(value)
         raise SerializationError(
             "the value has no schema id: it does not begin with byte 0, and its topic is not one of mixed_topics"
         )

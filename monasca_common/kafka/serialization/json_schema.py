@@ -20,7 +20,7 @@ from monasca_common.kafka.serialization.json import PLAIN
 from monasca_common.kafka.serialization.registry import Names, SchemaKey
 
 
-class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
+class JsonSchemaSerializer(FramedSerializer[Validator]):
     """A serializer of plain JSON values with a schema id. Values are checked when they are written and read."""
 
     content_type: ClassVar[str] = "application/json; framing=schema-id"
@@ -44,14 +44,14 @@ class JsonSchemaSerializer(FramedSerializer[Validator, Any]):
             raise ConfigurationError("the JSON Schema has no title: add one, or use subject_name_strategy=topic")
         return str(title)
 
-    def encode(self, value: Any, start: bytes, schema: Validator) -> bytes:
+    def encode(self, value: Any, schema: Validator) -> bytes:
         text = PLAIN.dumps(value)
         _check(value, schema, "its JSON Schema")
-        return start + text
+        return text
 
-    def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> Any:
+    def decode(self, value: bytes, key: SchemaKey, name: str) -> Any:
         schema = self.registry.get(key)
-        plain = PLAIN.loads(value[start:])
+        plain = PLAIN.loads(value)
         _check(plain, schema, f"the JSON Schema {key}")
         return plain
 

@@ -18,7 +18,7 @@ from monasca_common.kafka.serialization.framed import ID_END, FramedSerializer
 from monasca_common.kafka.serialization.registry import Names, SchemaKey
 
 
-class ProtobufSerializer(FramedSerializer[str, Any]):
+class ProtobufSerializer(FramedSerializer[str]):
     """A serializer of messages of ``type``, a class that protoc generated."""
 
     content_type: ClassVar[str] = "application/protobuf"
@@ -40,24 +40,23 @@ class ProtobufSerializer(FramedSerializer[str, Any]):
     def record_name(self, schema: str) -> str:
         return str(self.message_type.DESCRIPTOR.full_name)
 
-    def encode(self, value: Any, start: bytes, schema: str) -> bytes:
+    def encode(self, value: Any, schema: str) -> bytes:
         if not isinstance(value, self.message_type):
             raise SerializationError(f"protobuf writes {self.message_type.__name__} here, not {type(value).__name__}")
         try:
-            return start + self._indexes + value.SerializeToString()  # type: ignore[no-any-return]
+            return self._indexes + value.SerializeToString()  # type: ignore[no-any-return]
         except EncodeError:
             raise SerializationError(f"a required field of {self.message_type.__name__} is not set") from None
 
-    def decode(self, value: bytes, start: int, key: SchemaKey, name: str) -> Any:
-        if self._indexes == b"\0" and value.startswith(b"\2\0", start):
-            start += 1  # the list [0] in full, which most writers shorten to 0
-        payload = start + len(self._indexes)
-        if value[start:payload] != self._indexes:
+    def decode(self, value: bytes, key: SchemaKey, name: str) -> Any:
+        if self._indexes == b"\0":
+            value = value.removeprefix(b"\2")  # \2\0 is the list [0] in full, which most writers shorten to \0
+        if not value.startswith(self._indexes):
             raise SerializationError(
                 f"the value of schema {key} is of another message type of its file, not {self.message_type.__name__}"
             )
         try:
-            return self.message_type.FromString(value[payload:])
+            return self.message_type.FromString(value.removeprefix(self._indexes))
         except DecodeError:
             reason = f"not a {self.message_type.__name__} (schema {key})"
         raise SerializationError(reason)
