@@ -105,7 +105,7 @@ class EnvelopeWriter:
             settings, text = self._registry.settings, avro.schema_text(self._kind)
             with_default = replace(settings, subject_name_strategy=settings.subject_name_strategy or "topic")
             subject = with_default.subject(self._topic, lambda: str(avro.schema(self._kind)["name"]))
-            schema_id = self._registry.schema_id(subject, text, register=settings.registers(self._topic))
+            schema_id, _ = self._registry.resolve(subject, text, register=settings.registers(self._topic))
             self._start = _MAGIC + schema_id.to_bytes(_ID_END - 1)
         return [self._start + avro.encode(self._kind, envelope) for envelope in envelopes]
 

@@ -261,7 +261,7 @@ def _latest(serializer: Any, topic: str, which: Literal["key", "value"]) -> tupl
             return f"the schema of its {which}s is not compared: {needs}", None
         written = serializer.read_schema("schema_files", file)[1] if file else ""
         subject = settings.subject(name, lambda: serializer.record_name(written))
-    schema = serializer.registry.latest(subject)[1]
+    schema = serializer.registry.resolve(subject)[1]
     place = f"the latest schema of {subject}"
     if kind == "PROTOBUF":
         return f"{place}, or the generated class,", _ProtobufFields(serializer.message_type, schema)

@@ -92,17 +92,17 @@ class FramedSerializer(Serializer[Any], Generic[T]):
             raise ConfigurationError(f"{option} in group [{GROUP}] {rule}") from error
 
     def _open_writer(self, name: str) -> tuple[bytes, T]:
+        """Return the bytes before each value of a topic, and their schema."""
         settings = self.registry.settings
         path = settings.schema_files.get(name)
-        remedy = f"name a file for {name}" if path is None else f"correct or register {path}"
+        if path is None:
+            text, subject, remedy = None, settings.subject(name), f"name a file for {name}"
+        else:
+            text, schema = self.read_schema("schema_files", path)
+            subject = settings.subject(name, lambda: self.record_name(schema))
+            remedy = f"correct or register {path}"
         try:
-            if path is None:
-                subject = settings.subject(name)
-                schema_id, schema = self.registry.latest(subject)
-            else:
-                text, schema = self.read_schema("schema_files", path)
-                subject = settings.subject(name, lambda: self.record_name(schema))
-                schema_id = self.registry.schema_id(subject, text, register=settings.registers(name))
+            schema_id, schema = self.registry.resolve(subject, text, register=settings.registers(name))
         except SchemaRefused as refused:
             reason = f"schema_files in group [{GROUP}]: {remedy}, because the registry refuses {subject}: {refused}"
             raise SchemaRefused(reason, refused.code) from None

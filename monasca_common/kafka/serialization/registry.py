@@ -69,21 +69,18 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         cached = self.cached.get(key)
         return self._fetch(key, self.cached.get) if cached is None else cached[1]
 
-    def latest(self, subject: str) -> tuple[int, T]:
-        """Return the id and the parsed latest schema of a subject. Raises `SchemaRefused`, and the errors of `get`."""
-        schema_id: int = self.ask(lambda client: _id_in(client.get_latest_version(subject)))
-        return schema_id, self._fetch(schema_id)
-
-    def schema_id(self, subject: str, text: str, *, register: bool) -> int:
-        """Return the id of a schema under this subject. ``register``: register it if it is missing.
+    def resolve(self, subject: str, text: str | None = None, *, register: bool = False) -> tuple[int, T]:
+        """Return the id of a schema under this subject, and the schema as the registry has it: the schema ``text``, or
+        the latest. ``register``: register ``text`` if it is missing.
 
         Raises `SchemaRefused`, and the errors of `get`, also if the registry returns the id of another cached schema.
         """
-        name = "register_schema_full_response" if register else "lookup_schema"
-        request = methodcaller(name, subject, Schema(text, self._schema_type))
+        request = methodcaller("get_latest_version", subject)
+        if text is not None:
+            name = "register_schema_full_response" if register else "lookup_schema"
+            request = methodcaller(name, subject, Schema(text, self._schema_type))
         schema_id: int = self.ask(lambda client: _id_in(request(client)))
-        self._fetch(schema_id)
-        return schema_id
+        return schema_id, self._fetch(schema_id)
 
     def _fetch(self, key: SchemaKey, find: Callable[[SchemaKey], Any] = lambda key: None) -> T:
         def request(client: Any) -> tuple[Schema, Names]:
