@@ -43,10 +43,9 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
     def __init__(self, settings: SchemaRegistrySettings, schema_type: str, parse: Callable[[str, Names], T]) -> None:
         super().__init__(settings)
-        self.cached: dict[SchemaKey, tuple[str, T]] = {}  # the texts and the parsed schemas; read without the lock
+        self.cached: dict[SchemaKey, tuple[str, T]] = {}  # the texts and the parsed schemas; `ask` serializes changes
         self._schema_type = schema_type
         self._parse = parse
-        self._changing = threading.Lock()  # not the lock of requests, for which a thread may wait for a long time
         self._compare_at = float("inf")
         self._reused: tuple[SchemaKey, ...] = ()  # a key that the registry has assigned to a different schema
         self._unknown: dict[SchemaKey, float] = {}  # the time at which each unknown id was first requested
@@ -107,14 +106,13 @@ class SchemaRegistry(RegistryClient, Generic[T]):
             parsed = self._parse(text, names)
         except SerializationError as error:
             raise SerializationError(f"schema {key}: {error}") from None
-        with self._changing:
-            if self.cached.get(key, (text,))[0] != text:
-                raise RegistryUnavailable(_REUSED.format(key), MAX_BACKOFF_SECONDS)
-            while len(self.cached) >= self.settings.cached_schemas:
-                del self.cached[next(iter(self.cached))]
-            entry = self.cached[key] = text, parsed
-            self._compare_at = min(self._compare_at, self.clock.monotonic() + _COMPARE_SECONDS)
-        return entry
+        if self.cached.get(key, (text,))[0] != text:
+            raise RegistryUnavailable(_REUSED.format(key), MAX_BACKOFF_SECONDS)
+        while len(self.cached) >= self.settings.cached_schemas:
+            del self.cached[next(iter(self.cached))]
+        self.cached[key] = text, parsed
+        self._compare_at = min(self._compare_at, self.clock.monotonic() + _COMPARE_SECONDS)
+        return self.cached[key]
 
     def _wait_for(self, key: SchemaKey) -> None:
         """Raise `RegistryUnavailable` until an unknown id has been requested for ``unknown_id_seconds``. Shortly after
@@ -138,8 +136,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
     def _compare(self, client: Any) -> bool:
         """Compare cached schemas with the registry, and record whether one differs. Return whether any schema is the
         same or, if the cache is empty, whether the registry has any subject."""
-        with self._changing:
-            cached = self.cached.copy()
+        cached = self.cached.copy()
         if not cached:
             return bool(_unless_refused(client.get_subjects))
         keys = {*self._reused, *random.sample(list(cached), min(len(cached), _MOST_COMPARED))} & cached.keys()

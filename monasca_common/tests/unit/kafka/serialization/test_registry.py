@@ -104,15 +104,6 @@ class OutageTest(MemoryRegistryCase):
             self.assertIn("is slow", str(self.unavailable(serializer)))
         self.assertEqual(VALUE, self.avro().loads(self.value, self.context))
 
-    def test_a_schema_is_cached_during_the_request_of_another_thread(self):
-        serializer = self.avro()
-        schema = mock.Mock(schema_type="AVRO", schema_str='"string"')
-
-        with serializer.registry._asking:
-            serializer.registry._cache(17, schema, ())
-
-        self.assertEqual("string", serializer.registry.get(17).parsed)
-
     def test_a_registry_that_hangs_or_never_ends_its_response_is_unavailable(self):
         for fault in ("hang", "drip"):
             serializer = self.avro(timeout_seconds=_SHORT)
