@@ -11,9 +11,9 @@ its C code ends the process.
 
 from __future__ import annotations
 
+import decimal
 import io
 import json
-from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
 import fastavro
@@ -27,7 +27,7 @@ from monasca_common.kafka.errors import ConfigurationError, SerializationError
 from monasca_common.kafka.serialization.framed import FramedSerializer
 from monasca_common.kafka.serialization.registry import Names, SchemaKey
 
-_MOST_DIGITS, _MOST_DECIMAL_BYTES = 1000, 416
+_MOST_DIGITS = 1000
 
 
 class AvroSchema(NamedTuple):
@@ -95,21 +95,16 @@ class AvroSerializer(FramedSerializer[AvroSchema]):
         raise SerializationError(f"not a value of the Avro schema {key}: {reason}")
 
 
-def _checked(read: Callable[..., Any]) -> Callable[..., Any]:
-    """Extend fastavro's reader of decimals, for the whole process: refuse more digits than the schema allows, which it
-    rounds."""
-
-    def read_decimal(data: bytes, schema: Any, *others: Any) -> Any:
-        limit = 10 ** min(schema["precision"], _MOST_DIGITS)
-        if len(data) > _MOST_DECIMAL_BYTES or abs(int.from_bytes(data, signed=True)) >= limit:
-            raise ValueError
-        return read(data, schema, *others)
-
-    return read_decimal
+def _read_decimal(data: bytes, schema: Any, *_: Any) -> decimal.Decimal:
+    """Read a decimal like fastavro, which rounds more digits than the schema allows: refuse them."""
+    number = int.from_bytes(data, signed=True)
+    if abs(number) >= 10 ** min(schema["precision"], _MOST_DIGITS):
+        raise ValueError
+    return decimal.Decimal(f"{number}e-{schema.get('scale', 0)}")
 
 
 for _readers in (LOGICAL_READERS, _read_py.LOGICAL_READERS):  # type: ignore[attr-defined]
-    _readers.update({kind: _checked(_readers[kind]) for kind in ("bytes-decimal", "fixed-decimal")})
+    _readers.update(dict.fromkeys(("bytes-decimal", "fixed-decimal"), _read_decimal))  # for the whole process
 
 
 def _invalid_field(value: Any, schema: Any) -> str:

@@ -91,6 +91,12 @@ class HostileTest(AvroCase):
             for number in (b"\6" + (10_000).to_bytes(3), b"\x80\x89\x7a" + b"\x7f" * 1_000_000):
                 self.assertIn("ValueError", self.refused(start + number + end))
 
+    def test_a_decimal_may_have_leading_zeros_of_any_length(self):
+        decimals = {"type": "fixed", "name": "F", "size": 500, "logicalType": "decimal", "precision": 4, "scale": 2}
+        value = self.written(decimals, (-99).to_bytes(500, signed=True))
+
+        self.assertEqual(decimal.Decimal("-0.99"), self.avro().loads(value, self.context))
+
     def test_the_precision_of_a_schema_does_not_allow_a_decimal_of_any_length(self):
         schema = {"type": "bytes", "logicalType": "decimal", "precision": 1_000_000_000, "scale": 0}
         self.assertIn("ValueError", self.refused(self.written(schema, b"\x80\x89\x7a" + b"\x7f" * 1_000_000)))
