@@ -5,46 +5,40 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
 from monasca_common.kafka.errors import ConfigurationError, SerializationError
-from monasca_common.kafka.serialization.base import S, Serializer
-from monasca_common.kafka.serialization.json import PLAIN
+from monasca_common.kafka.serialization.json import JsonSerializer
 
 # The other errors of msgspec may quote the value.
 _TEXTS_ABOUT_TYPES = ("Encoding objects", "Expected `", "Object missing")
 _PATH = re.compile(r" - at `(\$[^`]*)`$")
 
 
-class MsgspecSerializer(Serializer[S]):
+class MsgspecSerializer(JsonSerializer):
     """A serializer of values of ``type``: a dataclass, a struct, or a generic type or union of these."""
 
-    content_type: ClassVar[str] = "application/json"
-
-    def __init__(self, *, type: type[S]) -> None:  # noqa: A002
+    def __init__(self, *, type: type[Any]) -> None:  # noqa: A002
         try:
             msgspec.json.Decoder(type)
         except TypeError as error:
             raise ConfigurationError(f"serializer=msgspec: {error}: use a type that msgspec supports") from error
         self._type = type
 
-    def dumps(self, value: S) -> bytes:
-        plain = _convert(msgspec.to_builtins, value, str_keys=True)
-        self._typed(plain)  # to_builtins does not check the types of fields
-        return PLAIN.dumps(plain)
+    def dumps(self, value: Any) -> bytes:
+        plain = _convert(msgspec.to_builtins, value)
+        _convert(msgspec.convert, plain, type=self._type)  # to_builtins does not check the types of fields
+        return super().dumps(plain)
 
-    def loads(self, value: bytes) -> S:
-        return self._typed(PLAIN.loads(value))
-
-    def _typed(self, plain: Any) -> S:
-        return _convert(msgspec.convert, plain, type=self._type, str_keys=True)  # type: ignore[no-any-return]
+    def loads(self, value: bytes) -> Any:
+        return _convert(msgspec.convert, super().loads(value), type=self._type)
 
 
 def _convert(function: Callable[..., Any], value: Any, **choices: Any) -> Any:
     try:
-        return function(value, **choices)
+        return function(value, str_keys=True, **choices)
     except (TypeError, ValueError, RecursionError) as error:
         text = str(error)
         path = _PATH.search(text)
