@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     # The type of a value: bytes or None as read from Kafka, otherwise the type of the serializer.
     T = TypeVar("T", default=bytes | None)
     T_co = TypeVar("T_co", default=bytes | None, covariant=True)
+    S = TypeVar("S", default=Any)  # the type of a serializer's values
 else:
     from typing import TypeVar  # type parameters have no defaults before Python 3.13
 
     T = TypeVar("T")
     T_co = TypeVar("T_co", covariant=True)
+    S = TypeVar("S")
 
 LOG = logging.getLogger(__name__)
 

@@ -8,19 +8,10 @@ import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal
+from typing import Any, ClassVar, Generic, Literal
 
 from monasca_common.kafka.errors import SerializationError
-from monasca_common.kafka.message import Headers, Record
-
-if TYPE_CHECKING:
-    from typing_extensions import TypeVar
-
-    S = TypeVar("S", default=Any)
-else:
-    from typing import TypeVar  # type parameters have no defaults before Python 3.13
-
-    S = TypeVar("S")
+from monasca_common.kafka.message import Headers, Record, S
 
 CONTENT_TYPE_HEADER = "content-type"
 
