@@ -19,6 +19,7 @@ from monasca_common.kafka.errors import ConfigurationError, RegistryUnavailable,
 from monasca_common.kafka.testing import MemoryRegistry, VirtualClock
 from monasca_common.tests.contracts.schemas import READING, RENAMED, VALUE, WITH_UNIT, RegistryCase, SchemaContract
 from monasca_common.tests.threads import run_together
+from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 _SHORT = 0.2  # seconds of real time until a request fails
 
@@ -195,17 +196,18 @@ class OutageTest(MemoryRegistryCase):
 
     def test_threads_that_need_a_schema_share_one_request(self):
         serializer = self.avro()
-        requests, answer = len(self.memory.requests), self.memory.answer
+        asking, everyone = serializer.registry._asking, threading.Barrier(32)
 
-        def slow(*request):
-            time.sleep(0.05)
-            return answer(*request)
+        def acquire(timeout):
+            everyone.wait(PATIENCE_SECONDS)  # no thread sends a request before all have missed the cache
+            return asking.acquire(timeout=timeout)
 
         def read(_):
             self.assertEqual(VALUE, serializer.loads(self.value, self.context))
 
-        with mock.patch.object(self.memory, "answer", slow):
-            run_together(read, range(32))
+        serializer.registry._asking = mock.Mock(acquire=acquire, release=asking.release)
+        requests = len(self.memory.requests)
+        run_together(read, range(32))
         self.assertEqual(["GET /schemas/ids/1"], self.memory.requests[requests:])
 
     def test_a_registry_that_hangs_is_unavailable_to_all_waiting_threads_within_the_time_out(self):
