@@ -66,7 +66,6 @@ class Serializer(ABC, Generic[S]):
 
 @functools.cache
 def takes_context(function: Callable[..., Any]) -> bool:
-    """Return whether ``dumps`` or ``loads`` of a class has a parameter ``context``."""
     return "context" in inspect.signature(function).parameters
 
 

@@ -25,13 +25,12 @@ class ProtobufSerializer(FramedSerializer[str]):
     schema_type: ClassVar[str] = "PROTOBUF"
 
     def __init__(self, conf: cfg.ConfigOpts, *, type: Any) -> None:  # noqa: A002
+        self.message_type: Any = type
         if not (inspect.isclass(type) and issubclass(type, Message)):
             raise ConfigurationError("serializer=protobuf needs a class that protoc generated: pass it as type=")
         super().__init__(conf)
         self.mixed_topics = frozenset()  # plain JSON is not a message
-        generated: Any = type
-        self.message_type = generated
-        indexes = SchemaId(self.schema_type, 0, message_indexes=_indexes(generated.DESCRIPTOR))
+        indexes = SchemaId(self.schema_type, 0, message_indexes=_indexes(self.message_type.DESCRIPTOR))
         self._indexes = indexes.id_to_bytes()[ID_END:]
 
     def parse(self, text: str, names: Names) -> str:
@@ -58,8 +57,7 @@ class ProtobufSerializer(FramedSerializer[str]):
         try:
             return self.message_type.FromString(value.removeprefix(self._indexes))
         except DecodeError:
-            reason = f"not a {self.message_type.__name__} (schema {key})"
-        raise SerializationError(reason)
+            raise SerializationError(f"not a {self.message_type.__name__} (schema {key})") from None
 
 
 def _indexes(descriptor: Any) -> list[int]:

@@ -34,8 +34,7 @@ _REUSED = (
 
 
 class SchemaRegistry(RegistryClient, Generic[T]):
-    """The schemas of one format, by id. Thread-safe. ``parse``: returns the schema parsed from a text and the texts to
-    which it refers, or raises `SerializationError`.
+    """The schemas of one format, by id. Thread-safe. ``parse``: see `FramedSerializer`.
 
     Schemas in the cache need no registry. A registry that restarts empty may assign an id to a different schema, so
     cached schemas are compared with the registry every minute. While one differs, nothing is read or written.
@@ -62,8 +61,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
     def get(self, key: SchemaKey) -> T:
         """Return the parsed schema, from the cache or the registry. Raises `RegistryUnavailable`, or
-        `SerializationError` if the registry still lacks it after ``unknown_id_seconds``, or if its format differs.
-        """
+        `SerializationError` if its format differs, or the registry still lacks it after ``unknown_id_seconds``."""
         self.check()
         cached = self.cached.get(key)
         return self._fetch(key, self.cached.get) if cached is None else cached[1]
@@ -122,7 +120,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         limit = self.settings.unknown_id_seconds
         first = self._unknown.setdefault(key, now)
         may_appear = now - first < limit
-        if may_appear and now - self._rejected_at < limit and first >= self._rejected_at:
+        if now - limit < self._rejected_at <= first:
             threading.Event().wait(_SHORT_WAIT_SECONDS)
             may_appear = self.ask(lambda client: _unless_refused(partial(_by_key, client, key))) is not None
         if may_appear:
