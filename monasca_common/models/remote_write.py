@@ -127,7 +127,7 @@ class SeriesParser:
 
     def _add(self, head: bytes, content: bytes) -> Sequence[str]:
         """Add a sample, or return the rules that it breaks."""
-        if len(content) == 16 and content[0] == _VALUE and content[9] == _TIME and content[14] > 0x7F:
+        if len(content) == 16 and content[0] == _VALUE and content[9] == _TIME and min(content[10:15]) > 0x7F:
             value, time_field = content[1:9], content[9:]  # the usual form: the time has 6 bytes
         else:
             found = dict(fields(content))  # fields with the value 0 are not written

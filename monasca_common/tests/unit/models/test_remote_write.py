@@ -135,6 +135,12 @@ class ReadTest(WriteRequestCase):
                 (row,) = self.rows(part(1, label("__name__", "up") + part(2, known + unknown)))
                 self.assertEqual((1.5, time_ms), (row.value, row.time_ms))
 
+    def test_the_last_of_repeated_times_of_a_sample_counts(self):
+        times = b"\x10\x05" + b"\x10" + number(2**27)  # together as long as the usual time
+        for known in (up((1.0, NOW_MS)), b""):
+            row = self.rows(known + part(1, label("__name__", "up") + part(2, b"\x09" + bytes(8) + times)))[-1]
+            self.assertEqual(2**27, row.time_ms)
+
     def test_an_empty_request_and_a_series_without_samples_have_no_rows(self):
         self.assertEqual([], self.rows(b""))
         self.assertEqual([], self.rows(up() + part(1, b"")))
