@@ -149,8 +149,8 @@ def publish_samples(posts: PostContext, post: ParsedPost, request: falcon.Reques
     note_delivered(request.env, len(post.valid), post.total - len(post.valid))
     values = posts.encoded("metrics", metric.envelopes(post.valid, tenant, settings.region, created))
     owner = _hash_of(tenant, settings.region).digest()[:16]
-    records = IdentifiedRecords(values, [owner + own_id for own_id in post.ids])
-    posts.publishing.publish(TopicMessages(settings.metrics_topic, records), keyed=True)
+    ids = map(b"".join, zip([owner] * len(values), *post.id_parts, strict=True))
+    posts.publishing.publish(TopicMessages(settings.metrics_topic, IdentifiedRecords(values, ids)), keyed=True)
 
 
 def refusal(violations: Sequence[Violation]) -> Problem:

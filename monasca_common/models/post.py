@@ -50,8 +50,8 @@ class ParsedPost:
     """``valid[i]`` is element ``indices[i]`` of ``total``, as JSON for an envelope.
 
     Equal elements have equal bytes in ``valid``: keys are ordered, unknown members and white space are removed.
-    ``violations``: the violations of all ``rejected`` elements, at most the first 10,000. ``ids``: equal for equal
-    elements; set only by `Samples`.
+    ``violations``: the violations of all ``rejected`` elements, at most the first 10,000. ``id_parts``: the columns of
+    the parts of ids, which are equal for equal elements; set only by `Samples`.
     """
 
     valid: list[bytes]
@@ -59,7 +59,7 @@ class ParsedPost:
     total: int
     violations: tuple[Violation, ...] = ()
     rejected: tuple[Rejected, ...] = ()
-    ids: Sequence[bytes] = ()
+    id_parts: Sequence[Sequence[bytes]] = ()
 
 
 def members_of(body: bytes) -> dict[str, bytes]:

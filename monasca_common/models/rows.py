@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -96,7 +96,7 @@ def decode_each(values: Sequence[bytes | None], decode: Callable[[bytes | None],
     return Decoded(rows, good_indices(len(values), errors), errors, frozenset(untimed))
 
 
-def good_indices(count: int, errors: Mapping[int, object]) -> list[int]:
+def good_indices(count: int, errors: Collection[int]) -> list[int]:
     if not errors:
         return list(range(count))
     return [index for index in range(count) if index not in errors]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import filterfalse, repeat
+from itertools import repeat
 
 from monasca_common.models import json_text
 from monasca_common.models.errors import InvalidEnvelope, Violation
@@ -16,6 +16,7 @@ from monasca_common.models.limits import STORED, too_many_dimensions
 from monasca_common.models.metric import RESERVED
 from monasca_common.models.numbers import STALE, value_text
 from monasca_common.models.post import DEFAULT_RULES, MOST_BYTES, MOST_ELEMENTS, ParsedPost, PostRules
+from monasca_common.models.rows import good_indices
 from monasca_common.models.seen import Seen
 
 NO_META = b"null"
@@ -39,6 +40,7 @@ class Samples:
         self._times: list[bytes] = []
         self._values: list[float] = []
         self._metas: list[bytes] = []
+        self._ends: list[bytes] = []  # of the JSON, from value_meta on
         self._refused: set[int] = set()
         self._bytes_left = MOST_BYTES
         self._violations: list[Violation] = []
@@ -72,6 +74,7 @@ class Samples:
         self._times += times
         self._values += values
         self._metas += [meta] * count
+        self._ends += [b',"value_meta":%b}' % meta] * count
         self.total += count
 
     def refuse(self, place: str, rules: Iterable[str]) -> None:
@@ -92,25 +95,22 @@ class Samples:
         return InvalidEnvelope([Violation("", rule, too_large=True)])
 
     def post(self) -> ParsedPost:
-        """Return the valid samples with ids, which depend on series, time, value and value_meta.
+        """Return the valid samples, with ids that depend on series, time, value and value_meta.
         Texts are written column by column, in C."""
-        numbers = _numbers([value + 0.0 for value in self._values])  # + 0.0 converts -0.0 to 0.0
-        heads, times, metas = self._heads, self._times, self._metas
-        members = zip(heads, times, repeat(b'"value":'), numbers, repeat(b',"value_meta":'), metas, repeat(b"}"))
-        digests = [_digests.find(head) or _digest(head) for head in heads]
-        return ParsedPost(
-            list(map(b"".join, members)),
-            list(filterfalse(self._refused.__contains__, range(self.total))),
-            self.total,
-            tuple(self._violations),
-            ids=list(map(b"".join, zip(digests, times, numbers, metas, strict=True))),
-        )
+        heads, times, numbers = self._heads, self._times, _numbers(self._values)
+        valid = list(map(b"".join, zip(heads, times, repeat(b'"value":'), numbers, self._ends)))
+        digests = list(filter(None, map(_digests.find, heads)))
+        if len(digests) < len(heads):
+            digests = [_digests.find(head) or _digest(head) for head in heads]
+        indices, violations = good_indices(self.total, self._refused), tuple(self._violations)
+        return ParsedPost(valid, indices, self.total, violations, id_parts=(digests, times, numbers, self._metas))
 
 
 def _numbers(values: Sequence[float]) -> list[bytes]:
     """Return the JSON of each value, with texts for values that are not finite."""
-    numbers = json_text.write(values)[1:-1].split(b",") if values else []
-    if _NULL in numbers:
+    text = json_text.write(values).replace(b"-0.0,", b"0.0,").replace(b"-0.0]", b"0.0]")
+    numbers = text[1:-1].split(b",") if values else []
+    if _NULL in text:  # of values that are not finite
         pairs = zip(numbers, values, strict=True)
         numbers = [json_text.write(value_text(value)) if number == _NULL else number for number, value in pairs]
     return numbers

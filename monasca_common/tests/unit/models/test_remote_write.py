@@ -254,22 +254,22 @@ class RemoteWrite2Test(base.BaseTestCase):
         version_1 = b"".join(series(labels, *samples) for labels, samples in found)
         expected, post = remote_write.parse(version_1), remote_write_v2.parse(request_2(*found))
         self.assertEqual(
-            (expected.valid, expected.total, expected.violations, expected.ids),
-            (post.valid, post.total, post.violations, post.ids),
+            (expected.valid, expected.total, expected.violations, expected.id_parts),
+            (post.valid, post.total, post.violations, post.id_parts),
         )
 
     def test_references_need_not_be_packed(self):
         symbols = part(4, b"") + part(4, b"__name__") + part(4, b"up")
         for references in (b"\x08\x01\x08\x02", part(1, b"\x01") + part(1, b"\x02"), b"\x08\x01" + part(1, b"\x02")):
             post = remote_write_v2.parse(symbols + part(5, references + sample(1.5, NOW_MS)))
-            self.assertEqual(remote_write.parse(series(UP, (1.5, NOW_MS))).ids, post.ids)
+            self.assertEqual(remote_write.parse(series(UP, (1.5, NOW_MS))).id_parts, post.id_parts)
 
     def test_metadata_start_times_and_unknown_fields_are_ignored(self):
         metadata, unknown = part(5, b"\x08\x01"), part(900, b"x")
         started = part(2, sample(2.5, NOW_MS)[2:] + b"\x18" + number(NOW_MS - 1000))
         body = request_2((UP, [(1.5, NOW_MS)], started, metadata, unknown)) + unknown
         expected = remote_write.parse(series(UP, (1.5, NOW_MS), (2.5, NOW_MS)))
-        self.assertEqual(expected.ids, remote_write_v2.parse(body).ids)
+        self.assertEqual(expected.id_parts, remote_write_v2.parse(body).id_parts)
 
     def refused(self, *found):
         """Return the first violation of a request that begins with a valid sample, and count the others."""

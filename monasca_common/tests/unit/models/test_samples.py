@@ -43,7 +43,7 @@ class SamplesTest(base.BaseTestCase):
         ]
         for each in [*different, *different, (up, 1, -0.0)]:
             given.add(*each)
-        ids, count = given.post().ids, len(different)
+        ids, count = [b"".join(parts) for parts in zip(*given.post().id_parts, strict=True)], len(different)
         self.assertEqual(count, len(set(ids)))
         self.assertEqual([*ids[:count], *ids[:1]], ids[count:])
 
