@@ -21,7 +21,7 @@ from monasca_common.models.seen import Seen
 _NAME = "__name__"
 _ZERO = bytes(8)
 _double = Struct("<d").unpack
-_usual_end = Struct("<3sd7s").unpack_from  # of a series: tags and size of its sample and value, the value, tag and time
+_usual_end = Struct("<d7s").unpack_from  # after _USUAL_SAMPLE: the value, and the tag and the bytes of the time
 
 # Protobuf tags: the field number, shifted left by 3 bits, plus the wire type.
 SERIES = LABEL = LABEL_NAME = 0x0A
@@ -32,14 +32,14 @@ _VARINT, _BYTES = 0, 2
 _FIXED_SIZES = {1: 8, 5: 4}
 _MOST_FAULTS = 20
 _NONE: Sequence[str] = ()
-# The usual last field of a series: a sample whose time has 6 bytes, with a value, and without one (the value is 0).
+# The start of the usual last field of a series: a sample whose time has 6 bytes, with a value, and without one (0).
 _USUAL_SAMPLE, _USUAL_ZERO = b"\x12\x10\x09", b"\x12\x07\x10"
-_END_BYTES = 18
+_END_BYTES = 15  # after _USUAL_SAMPLE
 
 
 @lru_cache(maxsize=4)
 def _heads(_max_dimensions: int, _reserved_names: frozenset[str]) -> Seen[bytes, bytes]:
-    """Return the cache of valid series under these rules: the head of each series by the bytes of its labels."""
+    """Return the cache of valid series under these rules: the head of each, by its labels and `_USUAL_SAMPLE`."""
     return Seen(20_000, max_entry_bytes=4096)
 
 
@@ -66,48 +66,43 @@ class SeriesParser:
         """Add all series. Raises `InvalidEnvelope` for too many series or samples, `Unreadable`, and `IndexError` or
         `struct.error` for a truncated field. The loop makes few calls for a usual series that is in the caches."""
         find, time_of = self._heads.find, self._times.get
-        usual: tuple[list[bytes], list[bytes], list[float]] = [], [], []
-        heads, times, values = usual
         at, end = 0, len(body)
         while at < end:
-            key, size, start = body[at], body[at + 1], at + 2
-            if size & 0x80:
-                size, start = size & 0x7F | body[start] << 7, start + 1
-            if key == SERIES and _END_BYTES <= size < 0x4000:  # larger sizes have more than two bytes
-                at = start + size
-                tags, value, time_field = _usual_end(body, at - _END_BYTES)
-                if tags == _USUAL_SAMPLE:
-                    labels = body[start : at - _END_BYTES]
-                elif body[at - 9 : at - 6] == _USUAL_ZERO:
-                    labels, value = body[start : at - 9], 0.0
+            heads, times, values = [], [], []
+            other = None  # the next series that is not usual
+            while at < end and other is None:
+                key, size, start = body[at], body[at + 1], at + 2
+                if size & 0x80:
+                    size, start = size & 0x7F | body[start] << 7, start + 1
+                if key == SERIES and _END_BYTES <= size < 0x4000:  # larger sizes have more than two bytes
+                    at = start + size
+                    value, time_field = _usual_end(body, at - _END_BYTES)
+                    head, time = find(body[start : at - _END_BYTES]), time_of(time_field)
+                    if head is None and body[at - 9 : at - 6] == _USUAL_ZERO:
+                        head, value = find(body[start : at - 9] + _USUAL_SAMPLE), 0.0
+                    if time is None and time_field[0] == _TIME and min(time_field[1:6]) > 0x7F >= time_field[6]:
+                        self._time_fault(time_field)
+                        time = time_of(time_field)
+                    if head is not None and time is not None and value == value:  # not NaN
+                        heads.append(head)
+                        times.append(time)
+                        values.append(value)
+                        continue
                 else:
-                    labels = b""
-                head, time = find(labels), time_of(time_field)
-                if head is not None and time is not None and value == value:  # not NaN
-                    heads.append(head)
-                    times.append(time)
-                    values.append(value)
-                    continue
-            else:
-                key, start, at = _field(body, at)
-                if key != SERIES:
-                    continue
-            self._add_usual(usual)
-            self._add_series(body[start:at])
-        self._add_usual(usual)
-
-    def _add_usual(self, usual: tuple[list[bytes], list[bytes], list[float]]) -> None:
-        self.samples.extend(*usual, NO_META)
-        self.series += len(usual[0])
-        for column in usual:
-            column.clear()
+                    key, start, at = _field(body, at)
+                if key == SERIES:
+                    other = body[start:at]
+            self.samples.extend(heads, times, values, NO_META)
+            self.series += len(heads)
+            if other is not None:
+                self._add_series(other)
 
     def _add_series(self, data: bytes) -> None:
         at = 0
         while at < len(data) and data[at] == LABEL:
             _, _, at = _field(data, at)
         labels = data[:at]
-        head, faults, place = self._heads.find(labels), _NONE, ""
+        head, faults, place = self._heads.find(labels + _USUAL_SAMPLE), _NONE, ""
         if head is None:
             head, faults = self._checked(labels)
         for key, content in fields(data, at):
@@ -127,20 +122,24 @@ class SeriesParser:
 
     def _add(self, head: bytes, content: bytes) -> Sequence[str]:
         """Add a sample, or return the rules that it breaks."""
-        if len(content) == 16 and content[0] == _VALUE and content[9] == _TIME and min(content[10:15]) > 0x7F:
-            value, time_field = content[1:9], content[9:]  # the usual form: the time has 6 bytes
-        else:
+        value, time_field = content[1:9], content[9:]
+        if len(content) != 16 or content[0] != _VALUE or time_field not in self._times:  # not the usual form
             found = dict(fields(content))  # fields with the value 0 are not written
             value, time_field = found.get(_VALUE, _ZERO), bytes((_TIME,)) + found.get(_TIME, b"\0")
-        time = self._times.get(time_field)  # most samples of a request share a few timestamps
-        if time is None:
-            time_ms, _ = varint(time_field, 1)
-            time_ms -= time_ms >> 63 << 64  # negative numbers have 64 bits
-            if fault := self.samples.rules.allowed.fault(time_ms):
+            if time_field not in self._times and (fault := self._time_fault(time_field)):
                 return (f"its time {fault}",)
-            time = self._times[time_field] = b"%d," % time_ms
-        self.samples.extend((head,), (time,), _double(value), STALE_META if value == STALE_DOUBLE else NO_META)
+        meta = STALE_META if value == STALE_DOUBLE else NO_META
+        self.samples.extend((head,), (self._times[time_field],), _double(value), meta)
         return _NONE
+
+    def _time_fault(self, time_field: bytes) -> str | None:
+        """Return the rule that a time breaks, or keep its JSON, because most samples of a request share a few times."""
+        time_ms, _ = varint(time_field, 1)
+        time_ms -= time_ms >> 63 << 64  # negative numbers have 64 bits
+        fault = self.samples.rules.allowed.fault(time_ms)
+        if fault is None:
+            self._times[time_field] = b"%d," % time_ms
+        return fault
 
     def _checked(self, labels: bytes) -> tuple[bytes, Sequence[str]]:
         """Return the head of a series that is not in the cache, and the rules that the series breaks."""
@@ -165,7 +164,7 @@ class SeriesParser:
         if faults:
             return b"", faults
         head = series_head(name, dimensions)
-        self._heads.keep(labels, head, len(labels) + len(head))
+        self._heads.keep(labels + _USUAL_SAMPLE, head, len(labels) + len(head))
         return head, faults
 
 
