@@ -556,13 +556,13 @@ class Table:
         if self._refusals.pop(bulk.topic, None) is not None and isinstance(self.last_error, AuthorizationError):
             self.last_error = next(iter(self._refusals.values()), None)
         columns = outcomes.sequences[start:end], outcomes.partitions[start:end], outcomes.offsets[start:end]
-        count = end - start
+        count, known = end - start, self._by_id[bulk.topic]
         size = outcomes.bytes[end - 1] - (outcomes.bytes[start - 1] if start else 0) + count * PLAIN_OVERHEAD_BYTES
         attempt = bulk.attempts.get(columns[0][0] - bulk.first)
         if attempt is None:
             for own_id in [bulk.ids[each - bulk.first] for each in columns[0]] if bulk.ids else ():
                 size += len(own_id)
-                self._by_id[bulk.topic].pop(own_id, None)
+                known.pop(own_id, None)
             bulk.columns.append(columns)
             bulk.settled += count
             bulk.size -= size
