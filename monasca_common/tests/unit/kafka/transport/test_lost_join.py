@@ -18,6 +18,7 @@ METADATA, FIND_COORDINATOR, JOIN_GROUP, API_VERSIONS = 3, 10, 11, 18
 NEWEST = {METADATA: 4, 8: 2, 9: 1, FIND_COORDINATOR: 0, JOIN_GROUP: 2, 12: 0, 13: 0, 14: 0, API_VERSIONS: 0}
 UNSUPPORTED_VERSION, GROUP_AUTHORIZATION_FAILED = 35, 30
 NODE = 1
+SLOW_SECONDS = 1.0
 
 
 def text(value):
@@ -25,8 +26,9 @@ def text(value):
 
 
 class RestartingBroker(socketserver.ThreadingTCPServer):
-    """A broker whose first metadata response contains no broker, as while a cluster restarts. It does not answer later
-    metadata requests of its first connection, as if they took long, and refuses each join."""
+    """A broker whose first metadata response contains no broker, as while a cluster restarts. Its first connection
+    answers later metadata requests slowly, and never after another connection has reported a broker. It refuses each
+    join."""
 
     daemon_threads = True
 
@@ -35,6 +37,7 @@ class RestartingBroker(socketserver.ThreadingTCPServer):
         self.host, self.port = self.server_address
         self.address = text(self.host) + struct.pack(">i", self.port)
         self.first_connection = threading.Semaphore()
+        self.has_reported = threading.Event()
 
 
 class Connection(socketserver.StreamRequestHandler):
@@ -55,10 +58,13 @@ class Connection(socketserver.StreamRequestHandler):
         if api == JOIN_GROUP:
             return struct.pack(">ihi", 0, GROUP_AUTHORIZATION_FAILED, -1) + text("") * 3 + struct.pack(">i", 0)
         self.metadata_requests += 1
-        if self.is_first and self.metadata_requests > 1:
+        if not self.is_first:
+            self.server.has_reported.set()
+        elif self.metadata_requests > 1 and self.server.has_reported.wait(SLOW_SECONDS):
             return None
         node = struct.pack(">i", NODE) + self.server.address + struct.pack(">h", -1)  # without a rack
-        nodes = struct.pack(">i", 0) if self.is_first else struct.pack(">i", 1) + node
+        is_empty = self.is_first and self.metadata_requests == 1
+        nodes = struct.pack(">i", 0) if is_empty else struct.pack(">i", 1) + node
         partition = struct.pack(">hiiiiii", 0, 0, NODE, 1, NODE, 1, NODE)  # one replica, which is in sync
         topic = struct.pack(">h", 0) + text("t") + struct.pack(">?i", False, 1) + partition
         topics = struct.pack(">i", 1) + topic if text("t") in request else struct.pack(">i", 0)
