@@ -35,10 +35,10 @@ def put(connection: sa.Connection, changes: Sequence[AlarmChange]) -> None:
         connection.execute(_OUTBOX.insert(), rows)
 
 
-def waiting(connection: sa.Connection, limit: int, alarm_id: str | None = None) -> list[Unpublished]:
-    """Return the first ``limit`` messages, of one alarm or of all alarms."""
+def waiting(connection: sa.Connection, limit: int, alarm_id: str | None = None, after: int = 0) -> list[Unpublished]:
+    """Return the first ``limit`` messages after the number ``after``, of one alarm or of all alarms."""
     columns = [_OUTBOX.c[name] for name in ("number", "key", "message_id", "value")]
-    statement: Select = sa.select(*columns).order_by(_OUTBOX.c.number).limit(limit)
+    statement: Select = sa.select(*columns).where(_OUTBOX.c.number > after).order_by(_OUTBOX.c.number).limit(limit)
     if alarm_id is not None:
         statement = statement.where(_OUTBOX.c.key == alarm_id)
     rows = connection.execute(statement)

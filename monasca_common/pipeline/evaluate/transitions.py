@@ -236,27 +236,38 @@ class TransitionPublisher:
         self._topic = topic
         self._writer = writer
         self.lost = lost_transitions()
+        # The alarms with a transition that Kafka has not accepted, and the number up to which there are no others.
+        self._stuck, self._after = set[str](), 0
 
     def publish(self) -> tuple[int, int]:
         """Return the numbers of published and of undelivered transitions. If Kafka refuses a transition, it and later
-        transitions stay in the outbox."""
+        transitions of its alarm stay in the outbox."""
         published = undelivered = 0
         while not undelivered and (rows := self._waiting()):
             # One change of each alarm is sent at a time, because Kafka could refuse a change and accept a later change,
             # which would break their order.
-            first = {row.key: row for row in reversed(rows)}
+            first = {row.key: row for row in reversed(rows) if row.key not in self._stuck}
             done, lost = self._deliver(sorted(first.values(), key=lambda row: row.number))
             fail_point("evaluate.before_clearing")
             if done or lost:
                 with self._offset_store.writing() as connection:
                     outbox.clear(connection, [*done, *lost])
             published += len(done)
-            undelivered = len(first) - len(done) - len(lost)
+            refused = first.keys() - {row.key for row in (*done, *lost)}
+            undelivered = len(refused)
+            if len(rows) == _MOST_AT_ONCE:  # other rows can follow
+                self._stuck |= refused
         return published, undelivered
 
     def _waiting(self) -> list[Unpublished]:
+        """Return the first rows, if possible with other alarms than the stuck ones, so that a stuck partition blocks no
+        others."""
         with self._offset_store.reading() as connection:
-            return outbox.waiting(connection, _MOST_AT_ONCE)
+            rows = outbox.waiting(connection, _MOST_AT_ONCE, after=self._after)
+            while self._stuck and self._stuck.issuperset(row.key for row in rows):
+                self._stuck, self._after = (self._stuck, rows[-1].number) if rows else (set(), 0)
+                rows = outbox.waiting(connection, _MOST_AT_ONCE, after=self._after)
+        return rows
 
     def _deliver(self, rows: Sequence[Unpublished]) -> tuple[list[Unpublished], list[Unpublished]]:
         """Return the acknowledged rows, and the rows that Kafka will never accept, which would block other rows."""

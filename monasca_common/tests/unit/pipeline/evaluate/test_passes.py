@@ -40,7 +40,7 @@ from monasca_common.kafka.testing import Fail, MemoryKafka, MemoryRegistry, Virt
 from monasca_common.models import avro
 from monasca_common.models.readings import Reading, sums_of, sums_text
 from monasca_common.pipeline.errors import EvaluatorFenced
-from monasca_common.pipeline.evaluate import cleanup, definitions, passes, watermark
+from monasca_common.pipeline.evaluate import cleanup, definitions, passes, transitions, watermark
 from monasca_common.pipeline.evaluate.cleanup import Cleanup
 from monasca_common.pipeline.evaluate.definitions import load_definitions
 from monasca_common.pipeline.evaluate.passes import PassRunner
@@ -727,6 +727,20 @@ class PassesContract:
         times = [each["timestamp"] for each in sent if each["alarmId"] == alarms.ids[0]]
         self.assertEqual([1000, 2000, 3000], times)
 
+    def test_transitions_of_a_stuck_partition_block_no_others(self):
+        self.useFixture(fixtures.MockPatchObject(transitions, "_MOST_AT_ONCE", 2))
+        alarms = self.alarms("last(m) > 1", count=3)
+        for alarm_id in alarms.ids:
+            alarms.arrive(alarm_id, [(1000, 2.0, 0), (2000, 0.0, 0)])
+        self.runner(alarms).run(scan(0, 4000))
+        producer = RecordingProducer()
+        producer.stuck = alarms.ids[0].encode()
+        publisher = TransitionPublisher(self.offset_store, producer, "transitions")
+        self.assertEqual([(0, 1), (4, 1), (0, 1)], [publisher.publish() for _ in range(3)])
+        self.assertEqual(alarms.ids[:1] * 2, [row.key for row in self.rows(tables.alarm_outbox)])
+        producer.stuck = None
+        self.assertEqual(((2, 0), []), (publisher.publish(), self.rows(tables.alarm_outbox)))
+
 
 Left = namedtuple("Left", "index error")
 Taken = namedtuple("Taken", "failed unknown")
@@ -737,6 +751,7 @@ class RecordingProducer:
         self.bulks = []
         self.failing = failing
         self.error = error or OSError("away")
+        self.stuck = None  # a key whose partition accepts nothing
 
     settings = ProducerSettings(ConnectionSettings("nowhere:1"))
 
@@ -745,7 +760,8 @@ class RecordingProducer:
 
     def publish(self, topic, records):
         self.bulks.append([(topic, each.key, each.message_id, each.value) for each in records])
-        return Taken([Left(index, self.error) for index in self.failing], [])
+        stuck = [index for index, each in enumerate(records) if each.key == self.stuck]
+        return Taken([Left(index, self.error) for index in (*self.failing, *stuck)], [])
 
 
 class SqlitePassesTest(PassesContract, DatabaseCase):
