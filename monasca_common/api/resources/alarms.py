@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -33,7 +34,7 @@ from monasca_common.storage.sql.reader import SqlReader
 LOG = logging.getLogger(__name__)
 
 PATH = "/v2.0/alarms"
-_MAX_PUBLISHED = 100  # maximum number of outbox messages that a request publishes
+_MAX_PUBLISHED = 10  # maximum number of outbox messages that a request publishes
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
@@ -111,27 +112,21 @@ class Alarm:
         paging.answer(response, _shown(request, alarm))
 
     def _publish(self, database: AlarmsDatabase, alarm_id: str) -> None:
-        """Publish the alarm's messages from the outbox. The change is already committed, so a failure is only logged;
-        the messages stay in the outbox, and the evaluator publishes them or counts them as lost."""
-        topic = self._context.settings.alarm_transitions_topic
+        """Publish the alarm's messages from the outbox, one after the other. The change is already committed, so a
+        failure is only logged; the messages stay in the outbox, and the evaluator publishes them or counts them as
+        lost."""
+        topic, writer = self._context.settings.alarm_transitions_topic, self._context.transitions
+        next_message = partial(outbox.waiting, limit=1, alarm_id=alarm_id)
         try:
-            pending = database.read(lambda connection: outbox.waiting(connection, _MAX_PUBLISHED, alarm_id))
-            if not pending:
-                return  # another process has published the message
-            values = [each.value for each in pending]
-            if self._context.transitions is not None:
-                values = self._context.transitions.values(values)
-            records = [
-                Record(value, key=each.key.encode(), message_id=each.message_id)
-                for each, value in zip(pending, values, strict=True)
-            ]
-            (report,) = self._publishing.attempt(TopicMessages(topic, records), keyed=True)
-            undelivered = (*report.failed, *report.unknown)
-            if undelivered:
-                LOG.warning("%d alarm transitions stay in the outbox: %s", len(undelivered), undelivered[0].error)
-            left = {delivery.index for delivery in undelivered}
-            acknowledged = [each for index, each in enumerate(pending) if index not in left]
-            database.write(lambda connection: outbox.clear(connection, acknowledged))
+            for _ in range(_MAX_PUBLISHED):
+                pending = database.read(next_message)
+                if not pending:
+                    return
+                value = pending[0].value if writer is None else writer.values([pending[0].value])[0]
+                record = Record(value, key=alarm_id.encode(), message_id=pending[0].message_id)
+                [report] = self._publishing.attempt(TopicMessages(topic, [record]), keyed=True)
+                report.raise_for_undelivered()
+                database.write(partial(outbox.clear, rows=pending))
         except (Problem, StorageError, MessagingError, RegistryUnavailable) as error:
             reason = error.description if isinstance(error, Problem) else error
             LOG.warning("an alarm transition stays in the outbox: %s", reason)

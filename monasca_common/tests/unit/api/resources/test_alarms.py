@@ -295,6 +295,16 @@ class AlarmsContract(AlarmsCase):
         reported = [reported["alarm-transitioned"]["newState"] for _, reported in self.published()]
         self.assertEqual(["ALARM", "OK"], reported)
 
+    def test_a_change_is_published_after_the_previous_one_is_acknowledged(self):
+        self.alarm("a", self.definition(), state="OK")
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic=TOPIC, count=2)
+        for state in ("ALARM", "OK"):
+            self.ask("PATCH", f"{PATH}/a", {"state": state})
+        self.assertEqual([], self.published())
+        self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
+        reported = [reported["alarm-transitioned"]["newState"] for _, reported in self.published()]
+        self.assertEqual(["ALARM", "OK", "ALARM"], reported)
+
     def test_a_large_alarm_is_published_with_a_part_of_its_metrics_and_their_count(self):
         self.alarm("a", self.definition(), *[("cpu", {"host": "x" * 6000})] * 200, state="OK")
         self.ask("PATCH", f"{PATH}/a", {"state": "ALARM"})
