@@ -64,8 +64,9 @@ class PooledProducer:
         return not self.is_stalled or self._probes(now)
 
     def publish(self, records: Sequence[bytes | Record], timeout: float) -> DeliveryReport:
-        """Publish records that have no key. If a partition does not respond, they go to partitions that do."""
-        began, answering = self._monotonic(), self._answering
+        """Publish records. If a partition does not respond, records go to partitions that do, unless they have keys."""
+        began, has_keys = self._monotonic(), getattr(records[0], "key", None) is not None
+        answering = () if has_keys else self._answering
         partition = answering[next(self._turns) % len(answering)] if answering else None
         chosen = records if partition is None else [_to(partition, record) for record in records]
         report = self.producer.publish(self.topic, chosen, timeout=timeout)
@@ -150,8 +151,7 @@ class ProducerPool:
 
     def of(self, topic: str) -> PooledProducer:
         """Return the producer of a topic. Raises `ConfigurationError`, and `ClosedError` after `close`."""
-        found = self._by_topic.get(topic)
-        if found is not None:
+        if (found := self._by_topic.get(topic)) is not None:
             return found
         with self._opening:
             if topic not in self._by_topic:

@@ -7,6 +7,7 @@ from unittest import mock
 from oslotest import base
 
 from monasca_common.kafka import ClosedError, ConfigurationError, PooledProducer, ProducerPool, Record, producer_pool
+from monasca_common.kafka.partitioners import partition_for
 from monasca_common.kafka.testing import LoseAnswer, MemoryKafka
 from monasca_common.tests.threads import run_together
 
@@ -56,6 +57,15 @@ class StuckPartitionTest(base.BaseTestCase):
             partitions = {each.partition for report in reports for each in report.delivered}
             self.assertEqual((8, {1, 2}), (sum(report.delivered_count for report in reports), partitions))
         self.assertEqual((True, False), (self.topic.is_old, self.topic.is_stalled))
+
+    def test_messages_with_a_key_keep_their_partition(self):
+        keys = {partition_for(key, 3): key for key in (b"%d" % number for number in range(9))}
+        self.meet_the_others()
+        self.after(6.0)
+        self.assertEqual(1, self.unknown(Record(b"a", keys[0])))
+        reports = [self.post(Record(b"a", keys[partition])) for partition in (1, 1, 2, 2)]
+        self.assertEqual([1, 1, 2, 2], [report.delivered[0].partition for report in reports])
+        self.assertTrue(self.post(b"without a key").ok)
 
     def test_a_repetition_of_a_stuck_message_delays_no_others(self):
         self.meet_the_others()  # the next message goes to the first partition
