@@ -10,7 +10,7 @@ joins the alarms of the host's devices.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -28,7 +28,6 @@ from monasca_common.storage.sql import schema, tables
 
 Values = tuple[str, ...]
 """The values of the ``match_by`` keys, in their order; empty for keys that the series lacks."""
-_Positions = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +55,12 @@ def join(
 ) -> JoinResult:
     """Return the new alarms and parts. ``known``, ``new``: the values of the series of each sub-expression, from
     earlier batches and from this batch. Either can lack a sub-expression."""
-    alarms, created = _ByValues(known_alarms), _ByValues(())
     every = {each: known.get(each, frozenset()) | new.get(each, frozenset()) for each in sub_expression_ids}
-    for values in sorted(set().union(*every.values()), key=lambda each: (-len(_present(each)), each)):
-        if not any(True for _ in alarms.agreeing(values)) and not any(True for _ in created.agreeing(values)):
+    ordered = sorted(set().union(*every.values()), key=lambda each: (-sum(map(bool, each)), each))
+    keys = _common_first(ordered)
+    alarms, created = _ByValues(known_alarms, keys), _ByValues((), keys)
+    for values in ordered:
+        if not alarms.agreeing(values) and not created.agreeing(values):
             created.add(values)
     of_created = _parts(created, every)
     complete = {
@@ -82,44 +83,35 @@ def _parts(alarms: _ByValues, series: Mapping[str, AbstractSet[Values]]) -> dict
     return found
 
 
-def _present(values: Values) -> _Positions:
-    return tuple(position for position, value in enumerate(values) if value)
+def _common_first(series: Sequence[Values]) -> Sequence[int]:
+    """Return the positions of the keys: first those that most series have, and of these, those with few values."""
+    columns = list(zip(*series, strict=True))
+    return sorted(range(len(columns)), key=lambda key: (columns[key].count(""), len(set(columns[key]))))
 
 
 class _ByValues:
-    """Finds the alarms that agree with a series without comparing all alarms. They are indexed by the positions of
-    their values, and by the values at the positions that the series also has."""
+    """Finds the alarms that agree with a series, in a tree of their values with a level for each key. A search usually
+    visits few alarms, regardless of the combinations of keys that alarms have. ``order``: the positions of the keys in
+    the tree."""
 
-    def __init__(self, alarms: Iterable[Values]) -> None:
-        self._of_positions: dict[_Positions, list[Values]] = defaultdict(list)
-        self._tables: dict[tuple[_Positions, _Positions], dict[Values, list[Values]]] = {}
+    def __init__(self, alarms: Iterable[Values], order: Sequence[int]) -> None:
+        self._root: dict[str | None, Any] = {}
+        self._order = order
         for values in alarms:
-            self._of_positions[_present(values)].append(values)
+            self.add(values)
 
     def add(self, values: Values) -> None:
-        positions = _present(values)
-        self._of_positions[positions].append(values)
-        for (of, common), table in self._tables.items():
-            if of == positions:
-                table.setdefault(_projected(values, common), []).append(values)
+        node = self._root
+        for position in self._order:
+            node = node.setdefault(values[position], {})
+        node[None] = values
 
-    def agreeing(self, values: Values) -> Iterator[Values]:
-        here = set(_present(values))
-        for positions in self._of_positions:
-            common = tuple(position for position in positions if position in here)
-            yield from self._table(positions, common).get(_projected(values, common), ())
-
-    def _table(self, positions: _Positions, common: _Positions) -> dict[Values, list[Values]]:
-        found = self._tables.get((positions, common))
-        if found is None:
-            found = self._tables[positions, common] = {}
-            for values in self._of_positions[positions]:
-                found.setdefault(_projected(values, common), []).append(values)
-        return found
-
-
-def _projected(values: Values, positions: _Positions) -> Values:
-    return tuple(values[position] for position in positions)
+    def agreeing(self, values: Values) -> list[Values]:
+        nodes = [self._root]
+        for position in self._order:
+            value = values[position]
+            nodes = [node[each] for node in nodes for each in ((value, "") if value else node) if each in node]
+        return [node[None] for node in nodes if None in node]
 
 
 SEEN_MS = 3_600_000

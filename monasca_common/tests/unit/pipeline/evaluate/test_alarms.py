@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The alarms that series create, case by case and in any order of the series."""
 
+import itertools
+
+import fixtures
 from hypothesis import given
 from hypothesis import strategies as st
 from oslotest import base
@@ -57,6 +60,13 @@ class JoinTest(base.BaseTestCase):
     def test_known_parts_of_known_alarms_are_not_returned_again(self):
         self.assertEqual((), joined([("h",)], {CPU: [("h",)]}, subs=[CPU]).parts)
 
+    def test_many_combinations_of_keys_take_little_time(self):
+        """Tables of all pairs of combinations would take minutes."""
+        self.useFixture(fixtures.Timeout(60, gentle=True))
+        combinations = itertools.product(("", "x"), repeat=11)
+        series = [(f"v{number}", *values) for number, values in enumerate(combinations)]
+        self.assertEqual(sorted(series), list(joined(new={CPU: series}, subs=[CPU]).alarms))
+
     @given(st.data())
     def test_complete_values_create_the_same_alarms_in_any_batches(self, data):
         values = st.tuples(st.sampled_from("ab"), st.sampled_from("xy"))
@@ -84,3 +94,25 @@ class JoinTest(base.BaseTestCase):
         for part in made.parts:
             common = zip(part.alarm_values, part.values, strict=True)
             self.assertTrue(all(one == other for one, other in common if one and other))
+
+    @given(st.data())
+    def test_a_series_joins_every_alarm_with_which_it_agrees(self, data):
+        values = st.tuples(*[st.sampled_from(["", "a", "b"])] * 3).filter(any)
+        series = st.dictionaries(st.sampled_from([CPU, DISK]), st.sets(values, max_size=6))
+        known, new = data.draw(series), data.draw(series)
+        alarms = joined(new=known).alarms
+        made = joined(alarms, known, new)
+
+        def agree(alarm, values):
+            return all(one == other or not (one and other) for one, other in zip(alarm, values, strict=True))
+
+        every = {sub: known.get(sub, set()) | new.get(sub, set()) for sub in (CPU, DISK)}
+        expected = {
+            AlarmPart(alarm, sub, one)
+            for of, found in ((alarms, new), (made.alarms, every))
+            for alarm in of
+            for sub, values in found.items()
+            for one in values
+            if agree(alarm, one)
+        }
+        self.assertEqual(expected, set(made.parts))
