@@ -13,7 +13,7 @@ from monasca_common.api.limits import RETRY_AFTER_SECONDS, RequestSlots, request
 from monasca_common.api.log_fields import Reason
 from monasca_common.api.problems import Problem, too_large, unavailable
 from monasca_common.api.settings import ApiSettings
-from monasca_common.kafka import DeliveryReport, MessageTooLarge, PooledProducer, ProducerPool, Record
+from monasca_common.kafka import DeliveryReport, MessageTooLarge, PooledProducer, ProducerPool, QueueFull, Record
 
 LOG = logging.getLogger(__name__)
 
@@ -99,7 +99,12 @@ class Publishing:
             while pending:
                 producer, bulk = pending[0]
                 if bulk.records:
-                    reports.append(producer.publish(bulk.records, max(0.0, deadline - time.monotonic())))
+                    report = producer.publish(bulk.records, max(0.0, deadline - time.monotonic()))
+                    is_refused = report.failed and isinstance(report.failed[0].error, QueueFull)
+                    if is_refused and (left := deadline - time.monotonic()) > 0:
+                        # The messages are larger than the whole budget; a retry sends them in parts.
+                        report = producer.producer.retry(report, timeout=left)
+                    reports.append(report)
                 # Release the slot now, so that no request holds a slot of one topic while it waits for another.
                 pending.pop(0)
                 self._slots.give_back(bulk.topic)

@@ -64,6 +64,12 @@ class TestUndelivered(ApiCase):
         self.assertIn("3 messages, more than budget_messages in group [kafka], 2", answer.json["error"]["message"])
         self.assertEqual(2, len(self.records("log")))
 
+    def test_messages_larger_than_the_whole_budget_are_sent_in_parts(self):
+        self.kafka_settings = {"budget_bytes": 4000}  # the budget of producers opened after this line
+        self.assertEqual(204, self.post(LOGS, {"logs": [{"message": "x" * 400}] * 20}).status_code)
+        self.assertEqual(20, len(self.records("log")))
+        self.assertEqual(413, self.post(LOGS, {"logs": [{"message": "x" * 4000}] * 2}).status_code)
+
     def test_posts_to_a_stalled_topic_are_refused_immediately(self):
         self.patch(producer_pool, "_LOOK_SECONDS", 0.0)  # the topic is checked at each post
         self.kafka.broker.disconnect()
