@@ -39,11 +39,12 @@ _NOTIFIED = (
     .where(_METHOD.c.tenant == sa.bindparam("of_tenant"))
     .order_by(_ACTION.c.position)
 )
-_BLANK = r"\s\x00-\x1f\x7f"  # matches control characters, which urlsplit removes and headers must not contain
-_EMAIL = re.compile(rf"[^@{_BLANK}]+@[^@{_BLANK}]+")
+#: One mailbox in ASCII, without characters that begin another address, a comment or a header.
+EMAIL_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+")
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")  # as in notification.addresses, which loads no SQLAlchemy
 _HOST = re.compile(r"https?://[^/?#@\s]+(?:/|(?=[?#])|$)")
 _WITH_HOST = ("JIRA", "SLACK", "WEBHOOK")
-_NO_BLANK = re.compile(rf"[^{_BLANK}]+")
+_URL = re.compile(r"[!-\[\]-~]+")  # visible ASCII without backslashes, which URL parsers interpret differently
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,23 +107,22 @@ def faults(method: NotificationMethod) -> Iterator[tuple[str, str]]:
         return
     if not wrong and method.type in plugins() and (fault := plugins()[method.type](method.address)) is not None:
         yield "address", fault
-    if method.type == "EMAIL" and not wrong and not _EMAIL.fullmatch(method.address):
-        yield "address", "is not an e-mail address, such as someone@example.org"
+    if method.type == "EMAIL" and not wrong and not EMAIL_ADDRESS.fullmatch(method.address):
+        yield "address", "is not an e-mail address in ASCII, such as someone@example.org"
     if method.type == "WEBHOOK" and not wrong and not _is_http(method.address):
-        yield "address", "is not an HTTP or HTTPS URL, such as https://example.org/hook"
+        yield "address", "is not an HTTP or HTTPS URL in ASCII without a user, such as https://example.org/hook"
     periods = PERIODS.get(method.type, (0,))
     if method.period not in periods:
         yield "period", f"must be {' or '.join(map(str, periods))} for a method of this type"
 
 
 def _is_http(address: str) -> bool:
-    if not _NO_BLANK.fullmatch(address):
-        return False
     try:
         url = urlsplit(address)
-        return url.scheme in ("http", "https") and bool(url.hostname) and (url.port is None or url.port > 0)
+        is_valid = url.scheme in ("http", "https") and "@" not in url.netloc and url.port != 0
     except ValueError:
         return False
+    return is_valid and _HOST_NAME.fullmatch(url.hostname or "") is not None and _URL.fullmatch(address) is not None
 
 
 class NotificationMethods:

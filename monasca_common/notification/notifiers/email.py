@@ -6,13 +6,13 @@ from __future__ import annotations
 import contextlib
 import email.policy
 import email.utils
-import re
 import smtplib
 import socket
 import ssl
 from email.message import EmailMessage
 from typing import Any
 
+from monasca_common.alarms.notification_methods import EMAIL_ADDRESS
 from monasca_common.notification.addresses import resolve
 from monasca_common.notification.errors import AddressRefused, SendFailed
 from monasca_common.notification.notification import Notification
@@ -20,9 +20,6 @@ from monasca_common.notification.notifiers.base import OwnNotifier
 from monasca_common.notification.settings import EmailSettings, email_settings
 from monasca_common.notification.texts import Texts
 from monasca_common.runtime.send_deadline import SendDeadline
-
-# One mailbox in ASCII, without characters that begin another address, a comment or a header.
-_ADDRESS = re.compile(r"[A-Za-z0-9.!#$%&'*+/=?^_`{|}~-]+@[A-Za-z0-9.-]+")
 
 
 class EmailNotifier(OwnNotifier[EmailSettings]):
@@ -77,7 +74,7 @@ class WatchedSmtp(smtplib.SMTP):
 def message_of(notification: Notification, texts: Texts, *, sender: str, receiver: str) -> EmailMessage:
     """Return an e-mail whose Message-ID is the notification's id. Raises `AddressRefused` if ``receiver`` is not a
     single e-mail address."""
-    if _ADDRESS.fullmatch(receiver) is None:
+    if EMAIL_ADDRESS.fullmatch(receiver) is None:
         raise AddressRefused("the address is not a single e-mail address: write someone@example.org")
     message = EmailMessage(policy=email.policy.SMTP)
     message["From"] = sender
