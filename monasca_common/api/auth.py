@@ -80,11 +80,12 @@ class NoAuthentication:
         )
 
     def process_request(self, request: falcon.Request, _response: falcon.Response) -> None:
-        scoped = scoped_tenant(request.env) if self._trust_scope else None
-        tenant = scoped or request.env.get("HTTP_X_PROJECT_ID") or self._tenant
+        if self._trust_scope and (scoped := scoped_tenant(request.env)) is not None:
+            return _set_tenant(request, scoped)
+        tenant = request.env.get("HTTP_X_PROJECT_ID") or self._tenant
         if request.query_string:
             tenant = _named_tenant(request) or tenant
-        _set_tenant(request, tenant)
+        return _set_tenant(request, tenant)
 
 
 class Authorization:

@@ -133,8 +133,14 @@ class TestScope(RulesCase):
         self.assertIn("correct tenant_id, or the header that names it", answer.json["error"]["message"])
         self.assertEqual((401, None), self.post(client, "/v2.0/metrics", X_Scope_OrgID="t9"))
         self.assertEqual((401, None), self.post(client))
+
+    def test_a_client_behind_the_proxy_cannot_name_another_tenant(self):
         settings = ApiSettings(noauth_tenant="default", trust_scope_header=True)
-        self.assertEqual((200, "t9"), self.post(self.client_of(auth.NoAuthentication(settings)), X_Scope_OrgID="t9"))
+        clients = (self.scoped(trust_scope=True), self.client_of(auth.NoAuthentication(settings)))
+        for client in clients:
+            for path in (self.PATH, f"{self.PATH}?tenant_id=t1"):
+                self.assertEqual((200, "t9"), self.post(client, path, X_Scope_OrgID="t9", X_Project_Id="t1"))
+            self.assertEqual((422, None), self.post(client, X_Scope_OrgID="", X_Project_Id="t1"))
 
 
 class TestDocumentation(base.BaseTestCase):
