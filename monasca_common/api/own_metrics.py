@@ -38,7 +38,7 @@ _KINDS = {
     REMOTE_WRITE: "metrics",
 }
 # Reasons used by alerts.
-_FAULTS_OF_SERVER = (Reason.BUSY, Reason.KAFKA, Reason.DATABASE, Reason.KEYSTONE)
+_FAULTS_OF_SERVER = (Reason.BUSY, Reason.KAFKA, Reason.DATABASE, Reason.KEYSTONE, Reason.REGISTRY)
 
 
 class ApiMetrics:
