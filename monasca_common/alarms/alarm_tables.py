@@ -24,7 +24,7 @@ LIFECYCLE_STATE = TextRule(least=0, most=50)
 LINK = TextRule(least=0, most=512)
 
 _WHAT = "alarm"
-_ALARMS_A_STEP = 50
+_ALARMS_A_STEP, _METRICS_A_STEP = 50, 20_000
 _CHANGING = ("state", "lifecycle_state", "link", "state_updated", "updated")
 _ALARM, _SUB_ALARM, _DEFINITION = tables.alarm, tables.sub_alarm, tables.alarm_definition
 _METRIC, _DIMENSION = tables.alarm_metric, tables.alarm_dimension
@@ -55,14 +55,19 @@ class Alarms:
         self._database = database
 
     def iter_found(self, which: WhichAlarms, sorts: Sequence[Sort], part: Slice) -> Generator[StoredAlarm]:
-        """Yield alarms. The caller must close the generator. Metrics are loaded for only a few alarms at a time,
-        because an alarm can have any number of metrics."""
+        """Yield alarms. The caller must close the generator. Metrics are loaded for only a few alarms at a time, or for
+        one if they have many, because an alarm can have any number of metrics."""
         statement = alarm_queries.alarms(which, sorts, part)
 
         def work(connection: sa.Connection) -> Iterator[StoredAlarm]:
             rows = connection.execute(statement).all()
             for start in range(0, len(rows), _ALARMS_A_STEP):
-                yield from self._alarms(connection, rows[start : start + _ALARMS_A_STEP])
+                some = rows[start : start + _ALARMS_A_STEP]
+                of_alarms = _METRIC.c.alarm_id.in_([row.id for row in some])
+                count = connection.execute(sa.select(sa.func.count()).where(of_alarms)).scalar_one()
+                size = len(some) if count <= _METRICS_A_STEP else 1
+                for first in range(0, len(some), size):
+                    yield from self._alarms(connection, some[first : first + size])
 
         return self._database.stream(work)
 

@@ -7,7 +7,7 @@ import json
 import sqlalchemy as sa
 from oslotest import base
 
-from monasca_common.alarms import alarm_queries
+from monasca_common.alarms import alarm_queries, alarm_tables
 from monasca_common.alarms.alarm_metrics import add_metrics
 from monasca_common.alarms.alarm_queries import SORTS, WhichAlarms
 from monasca_common.alarms.database import Slice, Sort
@@ -322,6 +322,18 @@ class AlarmsContract(AlarmsCase):
         self.ask("PATCH", f"{PATH}/b", {"state": "ALARM"})
         self.assertEqual(["a"], [row.key for row in self.rows(tables.alarm_outbox)])
         self.assertEqual(["b"], [reported["alarm-transitioned"]["alarmId"] for _, reported in self.published()])
+
+    def test_alarms_with_many_metrics_are_loaded_one_at_a_time(self):
+        definition = self.definition()
+        for alarm_id in "abc":
+            self.alarm(alarm_id, definition, *[("cpu", {"host": f"{number}"}) for number in range(3)])
+        self.patch(alarm_tables, "_METRICS_A_STEP", 8)
+        loaded, metrics = [], alarm_queries.metrics
+        self.patch(alarm_queries, "metrics", lambda alarm_ids: loaded.append(alarm_ids) or metrics(alarm_ids))
+        self.assertEqual([3, 3, 3], [len(alarm["metrics"]) for alarm in self.elements(PATH)])
+        self.patch(alarm_tables, "_METRICS_A_STEP", 9)
+        self.assertEqual([3, 3, 3], [len(alarm["metrics"]) for alarm in self.elements(PATH)])
+        self.assertEqual([["a"], ["b"], ["c"], ["a", "b", "c"]], loaded)
 
     def test_violations_are_refused(self):
         self.alarm("a", self.definition(), state="OK", link="l")
