@@ -92,6 +92,7 @@ def open_connection(
     """
     shortest, longest = _CONNECT_SECONDS
     settings = {"timezone": "UTC", **session}
+        "client_encoding": "UTF8",  # by default, that of the database, but COPY sends texts in UTF-8
     defaults: dict[str, Any] = {
         "connect_timeout": longest,
         "application_name": application,

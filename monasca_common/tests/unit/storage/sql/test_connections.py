@@ -78,11 +78,19 @@ class RefusedConnectionTest(base.BaseTestCase):
         def connect():
             rows = set()
             found.append(weakref.ref(rows))
-            open_connection({"host": ports.HOST, "port": ports.free_ports(1)[0]}, None, application="test")
+            port = str(ports.free_ports(1)[0])
+            open_connection({"host": ",".join(hosts), "port": ",".join([port] * len(hosts))}, None, application="test")
 
-        with contextlib.suppress(psycopg.OperationalError):
-            connect()
-        self.assertEqual([None], [each() for each in found])
+        for hosts in ([ports.HOST], [ports.HOST, ports.HOST]):
+            with contextlib.suppress(psycopg.OperationalError):
+                connect(hosts)
+        self.assertEqual([None, None], [each() for each in found])
+
+    def test_texts_are_sent_in_utf8_whatever_the_encoding_of_the_database(self):
+        given = {}
+        self.useFixture(MonkeyPatch(f"{BoundedConnection.__module__}.BoundedConnection.connect", given.update))
+        open_connection({"host": ports.HOST}, None, application="test")
+        self.assertEqual("UTF8", given["client_encoding"])
 
 
 class DeadlineTest(base.BaseTestCase):
