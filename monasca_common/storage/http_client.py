@@ -122,7 +122,7 @@ class DatabaseClient:
                     raise
                 # The server may have closed an idle connection.
                 return self._request_once(method, path, body, headers, max_bytes)
-        except (OSError, http.client.HTTPException) as error:
+        except (OSError, http.client.HTTPException, RuntimeError) as error:  # RuntimeError: too many threads
             kind = TooMuchAtOnce if isinstance(error, TimeoutError) else StorageUnavailable
             raise kind(f"{self._where.shown} does not respond: {type(error).__name__}: {error}") from error
 

@@ -73,14 +73,14 @@ _TOO_MUCH = (errors.QueryCanceled, errors.IdleInTransactionSessionTimeout, error
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Translate psycopg's errors within the block to `StorageUnavailable` or `SchemaMismatch`."""
+    """Translate errors of psycopg and of the system within the block to `StorageUnavailable` or `SchemaMismatch`."""
     try:
         yield
     except (errors.UndefinedTable, errors.UndefinedColumn) as error:
         raise SchemaMismatch(f"{_text(error)}: run `monasca-common db upgrade`") from error
     except _TOO_MUCH as error:
         raise TooMuchAtOnce(f"PostgreSQL: {_text(error)}") from error
-    except psycopg.Error as error:
+    except (psycopg.Error, OSError) as error:
         raise StorageUnavailable(f"PostgreSQL: {_text(error)}") from error
 
 
@@ -94,10 +94,12 @@ def is_of_a_row(error: BaseException) -> bool:
 
 def reason(error: BaseException) -> str:
     """Return the reason why a row is refused, in one line."""
-    return f"the database refuses it: {_text(error) if isinstance(error, psycopg.Error) else error}"
+    return f"the database refuses it: {_text(error)}"
 
 
-def _text(error: psycopg.Error) -> str:
-    """Return the first line of the server's error, with the code. Other lines may quote rows."""
+def _text(error: BaseException) -> str:
+    """Return the text of an error; of the server's, the first line with the code. Other lines may quote rows."""
+    if not isinstance(error, psycopg.Error):
+        return str(error)
     message = error.diag.message_primary or (str(error).splitlines() or [type(error).__name__])[0]
     return f"{message} ({error.sqlstate})" if error.sqlstate else message

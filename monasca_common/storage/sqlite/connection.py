@@ -57,10 +57,10 @@ def check_folder(path: Path) -> None:
 
 def connect(path: Path, *, timeout_seconds: float) -> sqlite3.Connection:
     """Open a connection whose caller begins and commits transactions. Raises `StorageUnavailable`, `SchemaMismatch`."""
-    check_folder(path)
-    if not path.exists():
-        schema.check(None)
     with translated(path):
+        check_folder(path)
+        if not path.exists():
+            schema.check(None)
         connection = sqlite3.connect(
             f"{path.as_uri()}?mode=rw", timeout=timeout_seconds, isolation_level=None, check_same_thread=False, uri=True
         )
@@ -81,10 +81,10 @@ def connect(path: Path, *, timeout_seconds: float) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def translated(path: Path) -> Iterator[None]:
-    """Translate SQLite's errors within the block to `StorageUnavailable` or `SchemaMismatch`."""
+    """Translate errors of SQLite and of the file within the block to `StorageUnavailable` or `SchemaMismatch`."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, OSError) as error:
         if "no such table" in str(error) or "no such column" in str(error):
             raise SchemaMismatch(f"{path}: {error}: run `monasca-common db upgrade`") from error
-        raise StorageUnavailable(f"{path}: {error} ({getattr(error, 'sqlite_errorname', 'SQLite')})") from error
+        raise StorageUnavailable(f"{path}: {error} ({getattr(error, 'sqlite_errorname', 'file')})") from error

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 
+from fixtures import MonkeyPatch
 from oslotest import base
 
 from monasca_common.storage.errors import StorageUnavailable, TooMuchAtOnce
@@ -62,6 +63,13 @@ class TestResponses(base.BaseTestCase):
     def test_a_truncated_body_is_not_a_response(self):
         self.responds(b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n{")
         self.assertIn("IncompleteRead", str(self.refused()))
+
+    def test_too_many_threads_are_no_fault_of_the_rows(self):
+        def start(_thread):
+            raise RuntimeError("can't start new thread")
+
+        self.useFixture(MonkeyPatch("threading.Thread.start", start))
+        self.assertIn("can't start new thread", str(self.refused()))
 
     def test_a_complete_response_is_returned(self):
         self.responds(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The parts of the PostgreSQL driver that need no server."""
 
+import errno
 import socketserver
 import struct
 import threading
@@ -64,6 +65,7 @@ class ErrorTranslationTest(base.BaseTestCase):
             (psycopg.InterfaceError("the connection is closed"), StorageUnavailable),
             (psycopg.ProgrammingError("bad"), StorageUnavailable),
         ):
+            (OSError(errno.EMFILE, "Too many open files"), StorageUnavailable),  # while psycopg waits for a connection
             self.assertRaises(expected, self._translate, raised)
 
     def _translate(self, error):

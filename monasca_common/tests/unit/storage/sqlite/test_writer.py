@@ -3,6 +3,7 @@
 refuses."""
 
 import contextlib
+import errno
 import os
 import resource
 import sqlite3
@@ -94,6 +95,15 @@ class SqliteWriterTest(Scenario, SqliteTestCase):
         self.addCleanup(os.rename, f"{self.folder}-away", self.folder)
         for call in (self.database.storage().open_writer, self.database.storage().upgrade):
             self.assertIn(self.folder, str(self.assertRaises(StorageUnavailable, call)))
+
+    def test_a_folder_that_cannot_be_read_is_unavailable(self):
+        def broken(path):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+
+        for name in ("is_dir", "exists"):
+            with MonkeyPatch(f"pathlib.Path.{name}", broken):
+                error = self.assertRaises(StorageUnavailable, self.database.storage().open_writer)
+            self.assertIn("Input/output error", str(error))
 
     def test_tables_of_an_older_program_are_recognized_by_their_revision(self):
         with sqlite3.connect(self.file) as connection:
