@@ -77,7 +77,8 @@ class TableStatements:
         self.stage = make.format(staged, names, name), f"COPY {staged} ({names}) FROM STDIN"
         self.stage_keys = make.format(keys, key, name), f"COPY {keys} ({key}) FROM STDIN"
         self.delete_staged = f"DELETE FROM {name} WHERE ({key}) IN (SELECT {key} FROM {keys})"
-        self.delete = f"DELETE FROM {name} WHERE {' AND '.join(f'{_quote(each)} = ?' for each in table.key)}"
+        # Without the table, SQLite reads the quoted name of a missing column as a text.
+        self.delete = f"DELETE FROM {name} WHERE {' AND '.join(f'{name}.{_quote(each)} = ?' for each in table.key)}"
         self.key: Callable[[Row], Any] = itemgetter(*map(columns.index, table.key))
         self.has_one_key = len(table.key) == 1
 
@@ -214,7 +215,7 @@ def _store_sqlite(
     except ROW_ERRORS as error:
         raise _RowRefused(f"the database refuses it: {error}") from error
     except sqlite3.OperationalError as error:
-        if any(text in str(error) for text in ("no such table", "no column", "ON CONFLICT")):
+        if any(text in str(error) for text in ("no such table", "column", "ON CONFLICT")):
             raise StorageUnavailable(f"{error}: {_PLAN}") from error
         raise
 

@@ -175,6 +175,16 @@ class SinkHandlerTest(SinkTestCase):
         self.assertEqual([1, 2], self.numbers())
         self.assertEqual([], self.failures)
 
+    def test_a_deletion_waits_for_a_table_without_its_key_column(self):
+        self.open(_STATES)
+        self.handler(batch("t", [message(b'{"n": 1}', key=b"name")]))
+        self.execute("ALTER TABLE states RENAME COLUMN name TO other")
+        self.assertRaises(RetryLater, self.handler, batch("t", [message(None, key=b"name")], first=1))
+        self.assertEqual(([("name", 1)], []), (self.select("SELECT * FROM states"), self.failures))
+        self.execute("ALTER TABLE states RENAME COLUMN other TO name")
+        self.handler(batch("t", [message(None, key=b"name")], first=1))
+        self.assertEqual([], self.select("SELECT * FROM states"))
+
     def test_a_required_column_that_the_mapping_omits_makes_its_table_wait(self):
         self.open(_FACTS, create=False)
         self.execute("CREATE TABLE facts (n BIGINT PRIMARY KEY, text TEXT, own TEXT NOT NULL)")
