@@ -43,8 +43,9 @@ _WINDOW = re.compile(r"^ +out_of_order_time_window: *(\S+) *$", re.MULTILINE)
 # Prometheus 2.42 responds with 500 to a sample that is too old.
 _REFUSED_BY_TIME = re.compile("out[ -]of[ -]order|out of bounds|too[ -]old|duplicate[ -](sample|timestamp)")
 _DUPLICATE = re.compile("duplicate[ -](sample|timestamp)")
-# Limits that an operator can raise. The rows are valid, so they must not become dead letters.
-_LIMIT_OF_THE_RECEIVER = re.compile("err-mimir-(max-series-per-|tenant-)")
+# Limits that an operator can raise, and a URL without TLS: the rows are valid, so they must not become dead letters.
+# Labels, whose texts a tenant chooses, follow a quotation mark or brace.
+_NOT_OF_A_ROW = re.compile(r"[^'\"{]*(err-mimir-(max-series-per-|tenant-)|HTTPS (server|port))")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +107,8 @@ class Receiver:
             return None
         reason = one_line(answer.body.decode(errors="replace"))
         is_by_time = _REFUSED_BY_TIME.search(reason) and answer.status in (400, 409, 422, 500)
-        is_limit = _LIMIT_OF_THE_RECEIVER.search(reason)
-        if is_by_time or (answer.status in (400, 422) and not is_limit):
+        is_of_a_row = not _NOT_OF_A_ROW.match(reason)
+        if is_by_time or (answer.status in (400, 422) and is_of_a_row):
             return f"{self._where.product} responds with {answer.status}: {reason}"
         raise self._unavailable(answer, f"a write: {reason}{_REMEDIES.get(answer.status, '')}")
 

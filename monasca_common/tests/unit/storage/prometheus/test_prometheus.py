@@ -252,9 +252,21 @@ class PrometheusTest(base.BaseTestCase):
             self.assertIsNone(error.after_seconds)
         self.receiver.answer = lambda samples: (413, "", {})
         self.assertRaises(TooMuchAtOnce, self.write, writer, [_row(0)])
-        self.receiver.answer = lambda samples: (400, "user=t: err-mimir-max-series-per-user", {})
-        self.assertRaises(StorageUnavailable, self.write, writer, [_row(0)])
+        for text in (
+            "user=t: per-user series limit of 5 exceeded (err-mimir-max-series-per-user). To adjust it, configure …",
+            "Client sent an HTTP request to an HTTPS server.",
+            "<html><head><title>400 The plain HTTP request was sent to HTTPS port</title>",
+        ):
+            self.receiver.answer = lambda samples, text=text: (400, text, {})
+            self.assertRaises(StorageUnavailable, self.write, writer, [_row(0)])
         self.assertEqual(0, self.next_offset(writer))
+
+    def test_a_label_with_the_text_of_a_limit_does_not_block_the_partition(self):
+        for labels in ("'U__cpu{a=\"err-mimir-tenant-\"}'", '{a="to an HTTPS server"}'):
+            text = f"received a series whose number of labels exceeds the limit (actual: 31, limit: 30): {labels}"
+            self.receiver.answer = lambda samples, text=text: (400, text, {})
+            refused = self.assertRaises(RowsRefused, self.write, self.writer(), [_row(0)])
+            self.assertIn("number of labels", refused.reasons[0])
 
     def test_retry_after_is_honoured_within_a_minute(self):
         writer = self.writer()
