@@ -30,6 +30,8 @@ R = TypeVar("R", bound=BatchRows)
 W = TypeVar("W", bound=WriteResult)
 
 _QUICK = 0.25  # the size is doubled if a write takes less than this share of the time of the failed write
+# It is also doubled this long after a failure, at least this multiple of its time, because a shortage may have ended.
+_REST_SECONDS, _REST = 60.0, 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +47,23 @@ class PartSize:
 
     def __init__(self) -> None:
         self.most_rows: int | None = None
-        self._too_long_seconds = 0.0
+        self._too_long_seconds = self._failed_at = 0.0
         self._lock = threading.Lock()
 
     def too_much(self, rows: int, seconds: float) -> None:
         """Record that a write of ``rows`` failed after ``seconds``."""
         with self._lock:
+            self._failed_at = time.monotonic()
             half = max(1, rows // 2)
             if self.most_rows is None or half < self.most_rows:
                 self.most_rows, self._too_long_seconds = half, seconds
 
     def worked(self, rows: int, seconds: float) -> None:
         with self._lock:
-            if self.most_rows is not None and rows >= self.most_rows and seconds < _QUICK * self._too_long_seconds:
+            rest_seconds = time.monotonic() - self._failed_at
+            grows = seconds < _QUICK * self._too_long_seconds
+            grows |= rest_seconds >= max(_REST_SECONDS, _REST * self._too_long_seconds)
+            if self.most_rows is not None and rows >= self.most_rows and grows:
                 self.most_rows *= 2
 
 

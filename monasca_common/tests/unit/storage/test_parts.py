@@ -23,6 +23,7 @@ class Database:
         self.next = 0
         self.now = 0.0
         self.seconds_a_row = 0.0
+        self.too_long_seconds = _TOO_LONG_SECONDS
         self.stored = []
         self.claims = []
 
@@ -31,7 +32,7 @@ class Database:
 
     def write(self, part, rows):
         if len(rows.values) > self.most:
-            self.now += _TOO_LONG_SECONDS
+            self.now += self.too_long_seconds
             raise TooMuchAtOnce("too slow")
         if reasons := {n: "refused" for n, row in enumerate(rows.values) if row.value in self.refused}:
             raise RowsRefused(reasons)
@@ -101,6 +102,22 @@ class PartsTest(base.BaseTestCase):
         self.database.most, self.database.seconds_a_row, self.database.claims = 1000, 0.01, []
         self.write(100, first=8)
         self.assertLess(len(self.database.claims), 10)
+
+    def test_the_size_grows_again_after_a_shortage_that_is_reported_quickly(self):
+        self.database.most, self.database.too_long_seconds, self.database.seconds_a_row = 1, 0.01, 1.0
+        self.write_until_stored()
+        self.assertEqual(1, self.size.most_rows)
+        self.database.most, self.database.claims = 1000, []
+        self.write(10, first=8)
+        self.assertEqual(10, len(self.database.claims))
+        self.database.now += 60.0
+        self.write(100, first=18)
+        self.assertLess(len(self.database.claims), 20)
+
+    def test_a_size_that_takes_too_long_is_rarely_tried_again(self):
+        self.database.most, self.database.seconds_a_row = 2, 10.0
+        self.write_until_stored()
+        self.assertEqual(0, self.write_until_stored(count=200, first=8))  # 2,000 seconds
 
     def test_skipped_rows_do_not_increase_the_size(self):
         self.database.most, self.database.seconds_a_row = 2, 10.0
