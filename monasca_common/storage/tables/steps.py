@@ -16,6 +16,7 @@ from sqlalchemy.schema import CreateColumn, CreateTable
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
+from monasca_common.storage.sql.bounds import Bounds
 from monasca_common.storage.tables.rows import StoredColumn, StoredTable
 
 #: For each of `column_types.TYPES`: the type of a new column, and the types of existing ones that can store it.
@@ -65,8 +66,10 @@ def table_steps(settings: StorageSettings, tables: Sequence[StoredTable], *, exe
 
     Raises `StorageUnavailable`.
     """
+    seconds = settings.read_timeout_seconds
+    bounds = None if execute else Bounds(seconds, seconds, seconds)
     try:
-        with schema.engine(settings.connection, to_write=execute).begin() as connection:
+        with schema.engine(settings.connection, to_write=execute, bounds=bounds).begin() as connection:
             steps = [step for table in tables for step in _steps(connection, table)]
             if execute and all(step.statement for step in steps):
                 for step in steps:
@@ -103,7 +106,7 @@ def _steps(connection: sa.Connection, mapping: StoredTable) -> Iterator[TableSte
         elif rule := _unusable(existing, column, is_key=column.name in mapping.key, dialect=connection.dialect.name):
             yield TableStep(mapping.name, f"has column {column.name!r} {rule}")
     for name, unmapped in found.items():
-        is_filled = unmapped["nullable"] or unmapped.get("default") is not None or _is_generated(unmapped)
+        is_filled = unmapped["nullable"] or unmapped.get("default") is not None or unmapped.get("computed") is not None
         if not is_filled and not unmapped.get("identity"):
             rule = f"has column {name!r}, which is NOT NULL without a default and not in the mapping: map it"
             yield TableStep(mapping.name, rule)
@@ -140,16 +143,12 @@ def _unusable(existing: Any, column: StoredColumn, *, is_key: bool, dialect: str
     rounds = column.type.name == "numeric" and isinstance(kind, inexact)
     if rounds or not isinstance(kind, SQL_TYPES[column.type.name][1]):
         return f"of type {kind}, which does not store {column.type.name}: change the type in the mapping"
-    if _is_generated(existing) or (existing.get("identity") or {}).get("always"):
+    if existing.get("computed") is not None or (existing.get("identity") or {}).get("always"):
         return "that the database generates: remove it from the mapping"
     merges = isinstance(kind, sa.CHAR | postgresql.CITEXT) or getattr(kind, "precision", None) in range(6)
     if is_key and dialect == "postgresql" and merges:
         return f"of type {kind}, which makes different keys equal: use TEXT, VARCHAR or TIMESTAMP"
     return ""
-
-
-def _is_generated(existing: Any) -> bool:
-    return existing.get("computed") is not None
 
 
 def sql_table(table: StoredTable) -> sa.Table:

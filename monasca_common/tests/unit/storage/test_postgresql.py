@@ -24,6 +24,7 @@ from monasca_common.storage.retention import DAY_MS, window
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.bounded import NoAnswer
 from monasca_common.storage.sql.writer import keyed_rows
+from monasca_common.storage.tables.steps import misfit
 from monasca_common.tests.served import serve
 
 
@@ -64,8 +65,8 @@ class ErrorTranslationTest(base.BaseTestCase):
             (errors.DiskFull("full"), StorageUnavailable),
             (psycopg.InterfaceError("the connection is closed"), StorageUnavailable),
             (psycopg.ProgrammingError("bad"), StorageUnavailable),
-        ):
             (OSError(errno.EMFILE, "Too many open files"), StorageUnavailable),  # while psycopg waits for a connection
+        ):
             self.assertRaises(expected, self._translate, raised)
 
     def _translate(self, error):
@@ -74,7 +75,8 @@ class ErrorTranslationTest(base.BaseTestCase):
 
 
 class HangingServerTest(base.BaseTestCase):
-    def test_a_server_that_accepts_connections_but_runs_no_statement_is_unavailable_in_time(self):
+    def setUp(self):
+        super().setUp()
         released = threading.Event()
 
         class Server(socketserver.BaseRequestHandler):
@@ -88,10 +90,18 @@ class HangingServerTest(base.BaseTestCase):
         self.addCleanup(released.set)
         url = f"postgresql://u@{ports.HOST}:{server.server_address[1]}/name?sslmode=disable&gssencmode=disable"
         self.useFixture(fixtures.MonkeyPatch("monasca_common.storage.sql.bounded._GRACE_SECONDS", 0.1))
-        storage = PostgresqlStorage(StorageSettings("postgresql", url, read_timeout_seconds=0.1))
+        self.settings = StorageSettings("postgresql", url, read_timeout_seconds=0.1)
+
+    def fails_in_time(self, call, *arguments):
         began = time.monotonic()
-        self.assertRaises(StorageUnavailable, storage.status)
+        self.assertRaises(StorageUnavailable, call, *arguments)
         self.assertLess(time.monotonic() - began, 5.0)
+
+    def test_a_server_that_accepts_connections_but_runs_no_statement_is_unavailable_in_time(self):
+        self.fails_in_time(PostgresqlStorage(self.settings).status)
+
+    def test_tables_are_compared_in_time_because_a_partition_of_the_sink_waits_for_the_result(self):
+        self.fails_in_time(misfit, self.settings, ())
 
 
 SERIES = bytes(range(16))
