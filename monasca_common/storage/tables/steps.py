@@ -43,7 +43,7 @@ _INDEXES_OF_POSTGRESQL = sa.text("""
         unnest(x.indkey, x.indcollation) WITH ORDINALITY AS k (column_number, collation_id, n)
     LEFT JOIN pg_attribute a ON a.attrelid = x.indrelid AND a.attnum = k.column_number
     LEFT JOIN pg_collation c ON c.oid = k.collation_id
-    WHERE x.indrelid = CAST(:name AS regclass) AND x.indisunique AND k.n <= x.indnkeyatts
+    WHERE x.indrelid = CAST(quote_ident(:name) AS regclass) AND x.indisunique AND k.n <= x.indnkeyatts
     GROUP BY x.indexrelid, x.indpred, x.indimmediate, x.indisvalid
 """)
 _INDEXES_OF_SQLITE = sa.text("""
@@ -121,8 +121,7 @@ def _steps(connection: sa.Connection, mapping: StoredTable) -> Iterator[TableSte
 def _unique_keys(connection: sa.Connection, table: str) -> Iterator[tuple[set[str], str]]:
     """Yield the columns of each unique index, and the reason why ON CONFLICT cannot use it (empty if it can)."""
     if connection.dialect.name == "postgresql":
-        name = connection.dialect.identifier_preparer.quote_identifier(table)
-        for columns, fault in connection.execute(_INDEXES_OF_POSTGRESQL, {"name": name}):
+        for columns, fault in connection.execute(_INDEXES_OF_POSTGRESQL, {"name": table}):
             yield set(columns), fault
         return
     rows = connection.execute(_INDEXES_OF_SQLITE, {"name": table}).all()

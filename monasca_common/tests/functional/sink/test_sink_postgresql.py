@@ -70,6 +70,13 @@ class SinkPostgresqlTest(SinkTestCase):
         self.execute("DROP TABLE one CASCADE")
         return [step.finding for step in steps]
 
+    def test_a_table_with_a_percent_sign_in_its_name_is_compared(self):
+        tables = self.mapping('["a%b"]\ntopic = "t"\nkey = ["n%"]\n["a%b".columns]\n"n%" = "integer"\n')
+        self.assertEqual(
+            ["does not exist"], [step.finding for step in table_steps(self.settings, tables, execute=True)]
+        )
+        self.assertEqual([], table_steps(self.settings, tables))
+
     def test_unusable_unique_indexes_are_refused(self):
         rule = "has no primary key or unique index of exactly the columns n except one that {}: create one"
         partial = "CREATE UNIQUE INDEX ON one (n) WHERE n > 5"
