@@ -176,8 +176,8 @@ def _group_settings(
 ) -> GroupSettings:
     kind = _CONSUMERS[read.group][0]
     otlp = otlp_settings(read) if kind in OTLP_KINDS else None
-    if otlp is not None:
-        conf.set_default("batch_size", OTLP_BATCH_SIZE, group=read.group)
+    # Also without OTLP, because the configuration before a reload may have had it.
+    conf.set_default("batch_size", None if otlp is None else OTLP_BATCH_SIZE, group=read.group)
     return read.settings(
         GroupSettings,
         name=read.group,

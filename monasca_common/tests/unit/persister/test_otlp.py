@@ -9,7 +9,7 @@ from oslotest import base
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.persister.decoder import decoder
 from monasca_common.persister.settings import GroupSettings, persister_settings
-from monasca_common.runtime.otlp_settings import OTLP, OTLP_BATCH_SIZE, OtlpTopicSettings
+from monasca_common.runtime.otlp_settings import ENVELOPES, OTLP, OTLP_BATCH_SIZE, OtlpTopicSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.batch_handler import Faults
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
@@ -119,6 +119,13 @@ class SettingsTest(ConfigurationTestCase):
         self.assertEqual((OTLP_BATCH_SIZE, OTLP_BATCH_SIZE), (sizes[Kind.METRICS], sizes[Kind.LOGS]))
         self.assertEqual(20_000, sizes[Kind.ALARM_HISTORY])
         self.assertEqual(7, self.groups(*own, "batch_size = 7")[0].consumer.batch_size)
+
+    def test_batches_of_envelopes_are_large_again_after_a_reload(self):
+        text = f"enabled = true\nformat = {OTLP}\notlp_tenant = t"
+        conf = self.with_kafka(kafka_metrics=text, database="connection = sqlite:////tmp/nowhere.sqlite")
+        persister_settings(conf)
+        conf.set_override("format", ENVELOPES, group="kafka_metrics")
+        self.assertEqual(20_000, persister_settings(conf).groups[0].consumer.batch_size)
 
     def test_otlp_without_a_tenant_is_refused(self):
         text = self.refused(self.groups, f"format = {OTLP}")
