@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from monasca_common.kafka.message import LazyColumns, Message, PartitionBatch, TopicPartition
+from monasca_common.models.errors import escaped_key, joined
 from monasca_common.sink.decoder import FieldReader, TopicDecoder
 from monasca_common.sink.mapping import MessagePart, TableMapping
 from monasca_common.storage.batch_handler import Faults
@@ -42,7 +43,7 @@ def _unmapped(table: TableMapping, values: Sequence[Any]) -> Iterator[str]:
         kinds |= {name: kind_of(each) for name, each in value.items()} if isinstance(value, Mapping) else {}
     for name, kind in kinds.items():
         if (name,) not in read:
-            yield f"no column reads {part}.{name}, which is {kind}"
+            yield f"no column reads {joined(part, escaped_key(name))}, which is {kind}"
 
 
 def _partition(message: Message) -> TopicPartition:

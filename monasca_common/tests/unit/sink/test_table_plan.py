@@ -86,3 +86,9 @@ class TablePlanTest(SinkTestCase):
             [("orders", "no column reads value.note, which is text"), ("t/0/1", "column 'id' is text, not an integer")],
             sample_findings(decoders(tables, cfg.ConfigOpts())["t"], messages),
         )
+
+    def test_names_of_fields_cannot_control_the_terminal(self):
+        tables = self.mapping(_ORDERS.format(""))
+        messages = [Message("t", 0, 0, 0, None, b'{"id": 1, "\\u001b[2J": "x"}', ())]
+        [(_, finding)] = sample_findings(decoders(tables, cfg.ConfigOpts())["t"], messages)
+        self.assertEqual("no column reads value['\\x1b[2J'], which is text", finding)
