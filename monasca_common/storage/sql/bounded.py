@@ -7,8 +7,8 @@ The server cancels slow statements and reports why. If the server itself hangs, 
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Generator, Mapping
-from types import MappingProxyType
 from typing import Any, Self, TypeVar
 
 import psycopg
@@ -24,7 +24,6 @@ T = TypeVar("T")
 _CONNECT_SECONDS = (2, 10)
 # The server's time-out is shorter, so that it reports the reason and rolls the transaction back.
 _GRACE_SECONDS = 1.0
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class NoAnswer(psycopg.OperationalError):
@@ -81,7 +80,7 @@ def open_connection(
     bounds: Bounds | None,
     *,
     application: str,
-    session: Mapping[str, str] = _NOTHING,
+    session: Mapping[str, str] | None = None,
     **options: Any,
 ) -> BoundedConnection:
     """Open a connection. ``arguments``: the result of `connect_arguments`; they override the arguments of this module.
@@ -91,9 +90,9 @@ def open_connection(
     Raises psycopg's errors.
     """
     shortest, longest = _CONNECT_SECONDS
-    settings = {"timezone": "UTC", **session}
-        "client_encoding": "UTF8",  # by default, that of the database, but COPY sends texts in UTF-8
+    settings = {"timezone": "UTC", **(session or {})}
     defaults: dict[str, Any] = {
+        "client_encoding": "UTF8",  # by default, that of the database, but COPY sends texts in UTF-8
         "connect_timeout": longest,
         "application_name": application,
         "keepalives_idle": 10,
@@ -109,7 +108,8 @@ def open_connection(
     try:
         connection = BoundedConnection.connect(**{**defaults, **arguments, "options": given}, **options)
     except psycopg.Error as error:
-        # psycopg's frame refers to this error, whose traceback refers to that frame, and thus to the callers' rows.
+        # psycopg's frame refers to each host's error, whose traceback refers to that frame, and thus to its callers.
+        traceback.clear_frames(error.__traceback__)
         raise error.with_traceback(None)  # noqa: B904 - the same error
     if bounds is not None:
         connection.each_seconds = bounds.statement_seconds + _GRACE_SECONDS

@@ -75,7 +75,7 @@ class RefusedConnectionTest(base.BaseTestCase):
         gc.disable()
         found = []
 
-        def connect():
+        def connect(hosts):
             rows = set()
             found.append(weakref.ref(rows))
             port = str(ports.free_ports(1)[0])
