@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -35,21 +34,16 @@ class Transactions:
 
         Raises `DuplicateKey`, `StorageUnavailable`, `SchemaMismatch`.
         """
-        with _errors_translated(self._seconds), self._engine.begin() as connection:
-            if not connection.info.get("is_checked"):
-                schema.check_database(connection.exec_driver_sql, connection.dialect.name)
-                connection.info["is_checked"] = True
-            return work(connection)
+        try:
+            with self._engine.begin() as connection:
+                if not connection.info.get("is_checked"):
+                    schema.check_database(connection.exec_driver_sql, connection.dialect.name)
+                    connection.info["is_checked"] = True
+                return work(connection)
+        except exc.IntegrityError as error:
+            raise DuplicateKey("the database has a row with this key") from error
+        except (exc.SQLAlchemyError, sqlite3.Error) as error:
+            raise translated(error, Deadline(self._seconds)) from error
 
     def close(self) -> None:
         self._engine.dispose()
-
-
-@contextlib.contextmanager
-def _errors_translated(seconds: float) -> Iterator[None]:
-    try:
-        yield
-    except exc.IntegrityError as error:
-        raise DuplicateKey("the database has a row with this key") from error
-    except (exc.SQLAlchemyError, sqlite3.Error) as error:
-        raise translated(error, Deadline(seconds)) from error
