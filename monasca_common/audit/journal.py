@@ -90,7 +90,7 @@ class Journal:
 
     def adopt(self) -> None:
         """Take over the reports of ended processes."""
-        for path in sorted(self._folder.glob(f"*{_SUFFIX}")):
+        for path in sorted(self._folder.glob(f"{'[0-9a-f]' * 32}{_SUFFIX}")):  # other databases are kept
             try:
                 if path != self._path and path.stat().st_size:  # an empty database may not be locked yet
                     self._take_over(path)

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reports survive the end of their process and unavailable brokers."""
 
+import contextlib
 import pathlib
 import sqlite3
 import subprocess
 import sys
+import uuid
 from unittest import mock
 
 import fixtures
@@ -104,12 +106,21 @@ class ReporterTest(AuditCase):
 
     def test_a_file_that_is_not_a_journal_is_logged_and_kept(self):
         log = self.useFixture(fixtures.FakeLogger())
-        path = pathlib.Path(self.folder, "other.sqlite")
+        path = pathlib.Path(self.folder, f"{uuid.uuid4().hex}.sqlite")
         path.write_text("something else " * 1000)
         self.opened_journal().adopt()
 
         self.assertTrue(path.exists())
         self.assertIn(f"the audit reports in {path} cannot be taken over", log.output)
+
+    def test_another_database_in_the_folder_is_kept(self):
+        path = pathlib.Path(self.folder, "monasca.sqlite")
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            database.execute("CREATE TABLE measurement (value REAL)")
+        before = path.read_bytes()
+        self.opened_journal().adopt()
+
+        self.assertEqual(before, path.read_bytes())
 
     def test_the_oldest_reports_are_dropped_if_too_many_are_pending(self):
         log = self.useFixture(fixtures.FakeLogger())
