@@ -54,15 +54,15 @@ class PollErrors:
     def _out_of_range(self, partition: TopicPartition, offset: int | None, error: TransportError) -> None:
         if partition in self._assignment.out_of_range or self._assignment.epoch(partition) is None:
             return
-        if offset is None:
+        position = self._assignment.positions.get(partition)
+        if offset is None and position == self._assignment.starts.get(partition):
             # This library never starts without an offset, but the client does if a signal interrupts `on_assign`. Then
             # the start is repeated.
             self._assignment.waiting.add(partition)
-            return
-        position = self._assignment.positions.get(partition)
-        if position is not None and position <= offset:  # otherwise the event is from before the start or a seek
+        elif position is not None and (offset is None or position <= offset):
+            # Otherwise the event is from before the start or a seek. It has no offset if the log lost its end.
             self._assignment.out_of_range.add(partition)
-            self.pending += (OffsetOutOfRange(partition, offset, str(error)),)
+            self.pending += (OffsetOutOfRange(partition, position if offset is None else offset, str(error)),)
 
     def _report_once(self, error: Exception, *key: object) -> None:
         now = self._clock.monotonic()

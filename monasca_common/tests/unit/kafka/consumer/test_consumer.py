@@ -19,6 +19,7 @@ from monasca_common.kafka.errors import (
     FatalError,
     MessagingError,
     MisuseError,
+    OffsetOutOfRange,
     RetriableError,
     TransportError,
 )
@@ -694,6 +695,21 @@ class TestErrors(ConsumerCase):
         self.assertEqual((), consumer.poll(timeout=0).errors)
         consumer.poll(timeout=0)
         self.assertEqual({A: 0}, self.transport.given)
+
+    # Rule 18
+    def test_a_log_that_lost_its_end_is_reported_and_not_read_again_from_the_start(self):
+        lost = TransportError("Partition log truncation detected", code=-140, name="_AUTO_OFFSET_RESET")
+        self.script(assign(A), lambda _: [message(A, 0), message(A, 1)], lambda _: [failure(A, lost)])
+        consumer = self.consumer(listener=GivenStarts({A: 0}))
+        for _ in range(2):
+            consumer.poll(timeout=0)
+        self.transport.given.clear()
+        (error,) = consumer.poll(timeout=0).errors
+        self.assertIsInstance(error, OffsetOutOfRange)
+        self.assertEqual((A, 2), (error.partition, error.offset))
+        self.assertIn("(Partition log truncation detected)", str(error))
+        consumer.poll(timeout=0)
+        self.assertEqual({}, self.transport.given)
 
     def test_an_offset_out_of_range_from_before_the_start_of_a_partition_is_ignored(self):
         gone = TransportError("out of range", code=-140, name="_AUTO_OFFSET_RESET")
