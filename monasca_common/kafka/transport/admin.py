@@ -352,8 +352,7 @@ class Admin:
 
     def group_members(self, group: str, timeout: float = 10.0) -> list[tuple[str, str]]:
         """Return the client id and address of each live member of a consumer group; empty if the group is missing."""
-        missing = (KafkaError.GROUP_ID_NOT_FOUND,)
-        found = repeat_after_moves(partial(self._described, [group], missing), timeout)[group]
+        found = repeat_after_moves(partial(self._described, [group], (KafkaError.GROUP_ID_NOT_FOUND,)), timeout)[group]
         return [(member.client_id, member.host) for member in found.members] if found else []
 
     def assignments(self, groups: Iterable[str], timeout: float = 10.0) -> dict[str, GroupAssignment]:

@@ -33,6 +33,7 @@ _KINDS: dict[int, type[TransportError]] = {
 _RETRIABLE = frozenset(
     {
         KafkaError._TRANSPORT,
+        KafkaError._RESOLVE,  # the name of one broker, for example of a stopped pod; other brokers may respond
         KafkaError._DESTROY_BROKER,  # the broker has just left the cluster's metadata
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._TIMED_OUT,

@@ -23,5 +23,8 @@ class TranslateTest(base.BaseTestCase):
             for part in ("ssl://kafka1:9093/1", "expired", "another host", "authority", "openssl s_client"):
                 self.assertIn(part, str(error))
 
+    def test_a_name_of_a_broker_that_does_not_resolve_is_a_temporary_error(self):
+        self.assertIsInstance(translate(KafkaError(KafkaError._RESOLVE, "kafka2: Failed to resolve")), RetriableError)
+
     def test_a_broken_connection_is_a_temporary_error(self):
         self.assertIsInstance(translate(KafkaError(KafkaError._TRANSPORT, "kafka1: Disconnected")), RetriableError)
