@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -136,7 +137,8 @@ class Attempts:
             raise self._handler_error(task) from next(iter(errors.values()))
         if self.transactional and len(errors) < len(task.part):
             return NextTasks(task.halves())  # a transaction must not skip offsets
-        admitted, limit = self.dead_letters.count.admit_some(task.part.topic_partition, errors, len(task.part))
+        counted = bisect_left(task.part.offsets, task.counted)
+        admitted, limit = self.dead_letters.count.admit_some(task.part.topic_partition, errors, counted)
         if admitted:
             rejected = task.select(admitted)
             self.dead_letters.send(lane, rejected, [errors[index] for index in admitted])
@@ -146,7 +148,7 @@ class Attempts:
         if limit is not None:
             raise limit
         remaining = task.without(errors)
-        remaining.counted = True
+        remaining.counted = max(task.counted, task.part.offsets[max(errors)] + 1)
         if len(remaining.part):
             return NextTasks((remaining,))
         if self.accounted is not None:
@@ -192,8 +194,9 @@ class Attempts:
                     fail_point("processor.after_outputs")
         except UndeliveredError as refused:
             return self._refused(lane, task, refused)
-        if self.dead_letters is not None and not task.counted:
-            self.dead_letters.count.passed(task.part.topic_partition, len(task.part))
+        if self.dead_letters is not None:
+            counted = bisect_left(task.part.offsets, task.counted)
+            self.dead_letters.count.passed(task.part.topic_partition, len(task.part) - counted)
         self._done(task)
         return NextTasks()
 

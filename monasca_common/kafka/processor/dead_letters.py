@@ -225,30 +225,25 @@ class DeadLetterCount:
 
     def passed(self, partition: TopicPartition, count: int) -> None:
         """Count ``count`` handled messages of the partition."""
-        if not count:
-            return
         with self._lock:
-            self._seen += count
-            self._in_a_row[partition] = 0
+            if count > 0:
+                self._seen += count
+                self._in_a_row[partition] = 0
 
     def admit_some(
-        self, partition: TopicPartition, errors: Mapping[int, Exception], total: int
+        self, partition: TopicPartition, errors: Mapping[int, Exception], counted: int
     ) -> tuple[list[int], DeadLetterLimit | None]:
-        """`admit` each message with an error, by its position among ``total`` messages, and count the others as passed.
-
-        Return the admitted positions and, if the next message exceeds a limit, the error.
-        """
+        """`admit` each message with an error, by its position. Count the others before the last one as passed, except
+        the first ``counted``. Return the admitted positions and, if the next message exceeds a limit, the error."""
         admitted: list[int] = []
-        following = 0
         for index in sorted(errors):
-            self.passed(partition, index - following)
-            following = index + 1
+            self.passed(partition, index - counted)
+            counted = max(counted, index + 1)
             try:
                 self.admit(partition, errors[index])
             except DeadLetterLimit as limit:
                 return admitted, limit
             admitted.append(index)
-        self.passed(partition, total - following)
         return admitted, None
 
     def admit(self, partition: TopicPartition, error: Exception) -> None:

@@ -43,7 +43,7 @@ class Task:
     size: int = field(init=False)
     attempts: int = field(init=False, default=0)  # failed calls of the handler that included these messages
     first_failed_ms: int | None = field(init=False, default=None)
-    counted: bool = field(init=False, default=False)  # already counted for the limits of dead letters
+    counted: int = field(init=False, default=0)  # the limits of dead letters have counted messages before this offset
     tries: int = field(init=False, default=0)  # failed calls with exactly these messages
     waits: int = field(init=False, default=0)  # how many times a dependency was unavailable
     # Part of a larger batch that exhausted its attempts: it gets one more attempt, and is then halved again.

@@ -110,7 +110,7 @@ class LimitTest(base.BaseTestCase):
 
     def test_errors_before_the_limit_are_admitted(self):
         errors = dict.fromkeys((1, 2, 3), ERROR)
-        admitted, limit = self.count(max_consecutive=2).admit_some(TP, errors, 5)
+        admitted, limit = self.count(max_consecutive=2).admit_some(TP, errors, 0)
         self.assertEqual([1, 2], admitted)
         self.assertIs(ERROR, limit.__cause__)
 
@@ -189,6 +189,23 @@ class ProcessingTest(ProcessorCase):
         self.assertIsInstance(self.failure(running), DeadLetterLimit)
         self.assertEqual([b"bad1"], self.values("in.dlq"))
         self.assertEqual(0, self.committed())
+
+    def reject_one_by_one(self, part):
+        for index, value in enumerate(part.values):
+            if value.startswith(b"bad"):
+                raise Poison("bad", [index])
+
+    def test_messages_that_a_handler_rejects_one_by_one_are_consecutive(self):
+        self.fill(b"1", b"bad1", b"bad2", b"bad3", b"5")
+        running = self.start(self.reject_one_by_one, dead_letters=dl.DeadLetters(max_consecutive=2))
+        self.assertIsInstance(self.failure(running), DeadLetterLimit)
+        self.assertEqual([b"bad1", b"bad2"], self.values("in.dlq"))
+
+    def test_the_ratio_counts_each_message_once_if_a_handler_rejects_one_by_one(self):
+        self.fill(b"bad1", b"2", b"3", b"4", b"bad5", b"6", b"7", b"8", b"bad9", b"bad10")
+        running = self.start(self.reject_one_by_one, dead_letters=dl.DeadLetters(max_ratio=0.25, window=4))
+        self.assertIsInstance(self.failure(running), DeadLetterLimit)
+        self.assertEqual([b"bad1", b"bad5", b"bad9"], self.values("in.dlq"))
 
     def test_a_message_that_does_not_fit_with_its_origin_is_cut(self):
         self.broker.create_topic("small.dlq", 1, max_message_bytes=2000)
