@@ -20,10 +20,10 @@ from monasca_common.audit import reports
 from monasca_common.audit.reports import AHEAD_MS, AuditCount, AuditReport, bucket_of
 from monasca_common.audit.runs import Runs, runs_of
 from monasca_common.audit.settings import AuditSettings
-from monasca_common.kafka import Admin, KafkaConsumer, KafkaProducer, PartitionBatch, RebalanceListener, Record
+from monasca_common.kafka import Admin, KafkaConsumer, KafkaProducer, RebalanceListener, Record, portions
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, PartitionBatch, TopicPartition
 from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
@@ -69,8 +69,7 @@ class LogCounts:
         """Record a duplicate. Among the records with the same id, the one with the lowest partition and offset is never
         a duplicate, so that another counter, or this counter after a crash, reports the same duplicates."""
         ids = self._ids[bucket_ms, topic]
-        first = ids.get(message_id)
-        if first is None:
+        if (first := ids.get(message_id)) is None:
             ids[message_id] = place
             self._number_of_ids += 1
             if self._number_of_ids > _MAX_IDS:
@@ -174,7 +173,8 @@ class LogCounter:
                 since_ms=self._since_ms,
             )
             records.append(Record(reports.encode(report)))
-        self._producer.publish(self._settings.topic, records).raise_for_undelivered()
+        for portion in portions(records, self._producer.settings):
+            self._producer.publish(self._settings.topic, portion).raise_for_undelivered()
 
 
 class CounterStarts(RebalanceListener):
@@ -197,8 +197,7 @@ class CounterStarts(RebalanceListener):
         firsts, ends = self._admin.first_offsets(partitions), self._admin.end_offsets(partitions)
         starts = {}
         for each in partitions:
-            at = at_time[each]
-            timely = ends[each] if at is None else at
+            timely = ends[each] if (at := at_time[each]) is None else at
             known = committed.get(each, timely if self.since_ms is not None else firsts[each])
             starts[each] = max(min(timely, known), firsts[each])
         return starts

@@ -58,17 +58,17 @@ class AuditCase(base.BaseTestCase):
         with self.reporter("producer") as reporter, open_producer(reporter.audited(producing)) as producer:
             yield producer, reporter
 
-    def count(self, group="counter", tier="broker", since_ms=None, again_from=None):
+    def count(self, group="counter", tier="broker", since_ms=None, again_from=None, **changes):
         """Count and report the log.
 
-        ``again_from``: offsets at which to resume, as after a restart.
+        ``again_from``: offsets at which to resume, as after a restart. ``changes``: settings of the producer.
         """
         listener = None if again_from is None else GivenStarts(again_from)
         with self.kafka.consumer(TOPIC, group, topic_check_seconds=0.0, listener=listener) as consumer:
             counter = LogCounter(
                 self.settings,
                 consumer,
-                self.kafka.producer(),
+                self.kafka.producer(**changes),
                 tier,
                 since_ms=since_ms,
                 clock=self.clock,

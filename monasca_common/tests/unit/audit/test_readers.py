@@ -262,6 +262,12 @@ class CounterTest(AuditCase):
         self.assertEqual((13, 3), (found[0, "broker"].messages, found[0, "broker"].duplicates))
         self.assertEqual((1, 0), (found[1, "broker"].messages, found[1, "broker"].duplicates))
 
+    def test_more_counts_than_the_budget_of_the_producer_are_reported(self):
+        self.fill(*[self.record(b"%d" % number, bucket=number) for number in range(5)])
+        self.count(budget_messages=2)
+
+        self.assertEqual([1] * 5, [self.reconciliations()[bucket, "broker"].messages for bucket in range(5)])
+
     def test_ids_with_future_timestamps_do_not_evict_other_ids(self):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.operations.audit.log_counter._MAX_IDS", 2))
         ahead = [self.record(b"%d" % number, bucket=2000 + number) for number in range(5)]
