@@ -109,6 +109,8 @@ class AuditReporter:
         """Journal the counts and send all reports; return whether all are acknowledged."""
         with self._reporting:
             self._journal_counts()
+            if self._producer.health().finished:
+                self._producer.reopen()
             while True:
                 if self._sent is not None:
                     self._sent = self._producer.retry(self._sent)
@@ -123,16 +125,14 @@ class AuditReporter:
                 self._sent = None
 
     def _journal_counts(self) -> None:
-        delivered = self._delivered.take()
-        if delivered:
+        if delivered := self._delivered.take():
             fail_point("audit.after_take")
             self._add(counts=tuple(AuditCount(*key, messages) for key, messages in delivered.items()))
 
     def _finish(self, sent: DeliveryReport) -> bool:
         """Remove the acknowledged reports of a bulk, and reports that can never be sent; return whether none remain."""
         self._journal.done(self._sending[each.index] for each in sent.delivered)
-        undelivered = sent.failed + sent.unknown
-        if not undelivered:
+        if not (undelivered := sent.failed + sent.unknown):
             return True
         error = undelivered[0].error
         if not all(each.error is not None and each.error.permanent for each in undelivered):

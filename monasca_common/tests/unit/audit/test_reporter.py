@@ -16,6 +16,7 @@ from monasca_common.audit.journal import Journal
 from monasca_common.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.kafka import open_producer
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.kafka.testing import Fail
 from monasca_common.tests.unit.audit.audit_case import START_MS, TOPIC, AuditCase
 
 _KILLED = """
@@ -162,6 +163,14 @@ class ReporterTest(AuditCase):
                 pass
 
         self.assertEqual([waiting], [report.id for report in self.reports()])
+
+    def test_reports_are_sent_after_a_fatal_error_of_the_producer(self):
+        self.useFixture(fixtures.FakeLogger())
+        self.kafka.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
+        with self.reporter("api") as reporter:
+            reporter.handled([HandledRange(TOPIC, 0, 0, 5)])
+            self.assertEqual([False, True], [reporter.report() for _ in range(2)])
+        self.assertEqual(1, len(self.reports()))
 
     def test_counts_are_journaled_if_a_close_ends_before_the_report_in_progress(self):
         self.useFixture(fixtures.FakeLogger())
