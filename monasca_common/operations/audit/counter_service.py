@@ -62,6 +62,8 @@ class CounterService(Loop):
         self.health.failed(error)
 
     def serve(self) -> None:
+        if self._producer.health().finished:
+            self._producer.reopen()
         topics, refresh_at = self.topics(), self.clock.monotonic() + _REFRESH_SECONDS
         report_at = self.clock.monotonic() + self._settings.report_seconds
         starts = CounterStarts(self._admin, self._group, self._settings, self.clock.time_ms())
@@ -89,8 +91,7 @@ class CounterService(Loop):
         missing = sorted(set(self._wanted) - existing.keys())
         if missing:
             raise ConfigurationError(f"--topic {missing[0]}: the topic does not exist: correct its name")
-        reports = self._settings.topic
-        others = (name for name in existing if not name.startswith(_INTERNAL) and name != reports)
+        others = (name for name in existing if not name.startswith(_INTERNAL) and name != self._settings.topic)
         topics = tuple(sorted(self._wanted or others))
         if not topics:
             raise ConfigurationError("there are no topics to count: create them with `monasca-common init`")

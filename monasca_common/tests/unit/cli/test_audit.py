@@ -12,9 +12,9 @@ from monasca_common.audit import reports
 from monasca_common.audit.reports import AuditCount, AuditReport
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import plugins
-from monasca_common.kafka.errors import ConfigurationError, RetriableError
+from monasca_common.kafka.errors import ConfigurationError, RetriableError, UndeliveredError
 from monasca_common.kafka.message import TopicPartition
-from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.testing import Fail, MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.operations.audit import counter_service, report_log
 from monasca_common.operations.audit.counter_service import CounterService
@@ -125,8 +125,9 @@ class TopicsTest(base.BaseTestCase):
     def topics(self, *wanted):
         return self.service(wanted).topics()
 
-    def service(self, wanted=()):
-        return CounterService(AuditSettings(), mock.Mock(), self, mock.Mock(), wanted, "group", "broker")
+    def service(self, wanted=(), producer=None):
+        producer = producer or mock.Mock()
+        return CounterService(AuditSettings(), mock.Mock(), self, producer, wanted, "group", "broker")
 
     def test_all_topics_except_internal_topics_and_report_topics_are_counted(self):
         self.assertEqual(("metrics",), self.topics())
@@ -152,6 +153,21 @@ class TopicsTest(base.BaseTestCase):
         service.serve()
 
         self.assertEqual((5, 1), (self.counted(service), counter.report.call_count))
+
+    def test_a_counter_reports_after_a_fatal_error_of_its_producer(self):
+        kafka = self.useFixture(MemoryKafka())
+        kafka.broker.create_topic(_REPORTS.topic, 1)
+        kafka.broker.inject("produce", Fail("CLUSTER_AUTHORIZATION_FAILED", fatal=True))
+        for name in ("open_consumer", "CounterStarts"):
+            self.useFixture(fixtures.MockPatchObject(counter_service, name))
+        counter = self.useFixture(fixtures.MockPatchObject(counter_service, "LogCounter")).mock.return_value
+        producer = kafka.producer()
+        counter.report.side_effect = lambda: producer.publish(_REPORTS.topic, [b"counts"]).raise_for_undelivered()
+        service = self.service(producer=producer)
+        service.stop()  # an attempt then only reports
+        self.assertRaises(UndeliveredError, service.serve)
+        service.serve()
+        self.assertEqual(1, len(kafka.broker.records(_REPORTS.topic)))
 
     def counted(self, service):
         return service.metrics.registry.get_sample_value("monasca_audit_counted_messages_total")
