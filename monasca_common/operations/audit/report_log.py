@@ -27,7 +27,7 @@ class ReportLog:
         self._consumer = ConsumerSettings(connection, (settings.topic,), _NAME, topic_check_seconds=0.0)
         self._totals = AuditTotals(settings)
         self._starts: Mapping[TopicPartition, int] = {}
-        self._renew_ms = 0
+        self._read_ms = float("-inf")  # the last read of all reports; the clock can be set back
 
     def since(self, since_ms: int, seconds: float) -> AuditTotals:
         """Return the totals of the reports from a time to the end of the log. Raises `RetriableError` after
@@ -38,14 +38,14 @@ class ReportLog:
     def window(self, now_ms: int, seconds: float) -> AuditTotals:
         """Return the totals of a window that ends now. Reads only new reports, but all reports again after an error,
         and before the totals contain much more than the window. Raises `RetriableError` after ``seconds``."""
-        renew_ms, self._renew_ms = self._renew_ms, 0
-        if now_ms < renew_ms:
+        read_ms, self._read_ms = self._read_ms, float("-inf")
+        renewal_ms = round(self._settings.renewal_seconds * 1000)
+        if abs(now_ms - read_ms) < renewal_ms:
             totals = self._read(seconds)
         else:
-            renewal_ms = round(self._settings.renewal_seconds * 1000)
             totals = self.since(self._settings.window_start(now_ms) - renewal_ms, seconds)
-            renew_ms = now_ms + renewal_ms
-        self._renew_ms = renew_ms
+            read_ms = now_ms
+        self._read_ms = read_ms
         return totals
 
     def _starts_at(self, since_ms: int) -> dict[TopicPartition, int]:

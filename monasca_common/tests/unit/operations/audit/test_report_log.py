@@ -55,6 +55,12 @@ class ReportLogTest(AuditCase):
         self.assertEqual(15, self.messages(START_MS + 1_000_000))
         self.assertEqual(2, len(self.since_ms))
 
+    def test_all_reports_are_read_again_after_the_clock_is_set_back(self):
+        self.report(10)
+        for now_ms, reads in ((START_MS, 1), (START_MS - 999_999, 1), (START_MS - 1_000_000, 2), (START_MS - 1, 2)):
+            self.assertEqual(10, self.messages(now_ms))
+            self.assertEqual(reads, len(self.since_ms))
+
     def test_the_reports_of_the_bucket_before_the_window_are_read(self):
         self.messages(START_MS)
         self.assertLessEqual(self.since_ms[0], self.settings.window_start(START_MS) - BUCKET_MS)
