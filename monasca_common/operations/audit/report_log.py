@@ -24,6 +24,7 @@ class ReportLog:
     def __init__(self, admin: Admin, connection: ConnectionSettings, settings: AuditSettings) -> None:
         self._admin = admin
         self._settings = settings
+        self._topic = settings.topic
         self._consumer = ConsumerSettings(connection, (settings.topic,), _NAME, topic_check_seconds=0.0)
         self._totals = AuditTotals(settings)
         self._starts: Mapping[TopicPartition, int] = {}
@@ -36,11 +37,11 @@ class ReportLog:
         return self._read(seconds)
 
     def window(self, now_ms: int, seconds: float) -> AuditTotals:
-        """Return the totals of a window that ends now. Reads only new reports, but all reports again after an error,
-        and before the totals contain much more than the window. Raises `RetriableError` after ``seconds``."""
+        """Return the totals of a window that ends now. Reads only new reports; reads all again after an error, with new
+        partitions, and before the totals have much more than the window. Raises `RetriableError` after ``seconds``."""
         read_ms, self._read_ms = self._read_ms, float("-inf")
         renewal_ms = round(self._settings.renewal_seconds * 1000)
-        if abs(now_ms - read_ms) < renewal_ms:
+        if abs(now_ms - read_ms) < renewal_ms and self._admin.partition_count(self._topic) == len(self._starts):
             totals = self._read(seconds)
         else:
             totals = self.since(self._settings.window_start(now_ms) - renewal_ms, seconds)
@@ -49,14 +50,13 @@ class ReportLog:
         return totals
 
     def _starts_at(self, since_ms: int) -> dict[TopicPartition, int]:
-        topic = self._settings.topic
-        count = self._admin.partition_counts().get(topic, 0)
+        count = self._admin.partition_counts().get(self._topic, 0)
         if not count:
             raise ConfigurationError(
-                f"topic in group [audit] is {topic!r}, which does not exist: set enabled in group [audit], then "
+                f"topic in group [audit] is {self._topic!r}, which does not exist: set enabled in group [audit], then "
                 "`monasca-common init --execute` creates it"
             )
-        partitions = [TopicPartition(topic, number) for number in range(count)]
+        partitions = [TopicPartition(self._topic, number) for number in range(count)]
         ends = self._admin.end_offsets(partitions)
         found = self._admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
         return {each: ends[each] if (at := found[each]) is None else at for each in partitions}
@@ -76,7 +76,7 @@ class ReportLog:
                 ends |= {partition: end.next_offset for partition, end in consumer.take_ends().items()}
                 if ends.keys() != starts.keys() and time.monotonic() > deadline:
                     raise RetriableError(
-                        f"topic {self._settings.topic} was not read within {seconds:g} s, so missing messages are "
+                        f"topic {self._topic} was not read within {seconds:g} s, so missing messages are "
                         "unknown: try again, or choose a shorter period"
                     )
         self._starts = ends

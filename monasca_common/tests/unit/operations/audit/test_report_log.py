@@ -8,6 +8,7 @@ import fixtures
 
 from monasca_common.audit import reports
 from monasca_common.audit.reports import AuditCount, AuditReport, bucket_of
+from monasca_common.kafka import Record
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.audit.report_log import ReportLog
@@ -24,20 +25,25 @@ class ReportLogTest(AuditCase):
         self.settings = replace(self.settings, window_seconds=4000)
         self.since_ms = []  # the times from which all reports were read
         self.admin = mock.Mock(
-            partition_counts=lambda: {REPORTS: 1},
+            partition_counts=lambda: {REPORTS: self.partition_count(REPORTS)},
+            partition_count=self.partition_count,
             end_offsets=lambda partitions: {each: self.kafka.broker.watermarks(each)[1] for each in partitions},
             offsets_for_times=self.offsets_for_times,
         )
         self.log = ReportLog(self.admin, self.kafka.connection(), self.settings)
 
+    def partition_count(self, topic):
+        return len(self.kafka.broker.topic(topic).partitions)
+
     def offsets_for_times(self, times):
         self.since_ms.append(times[_LOG])
         return dict.fromkeys(times, 0)
 
-    def report(self, messages):
+    def report(self, messages, partition=0):
         count = AuditCount(TOPIC, START_MS, messages)
         report = AuditReport(f"id-{messages}", "api", "a", START_MS, 60, (count,))
-        self.kafka.producer().publish(REPORTS, [b"not a report", reports.encode(report)]).raise_for_undelivered()
+        records = [Record(value, partition=partition) for value in (b"not a report", reports.encode(report))]
+        self.kafka.producer().publish(REPORTS, records).raise_for_undelivered()
 
     def messages(self, now_ms):
         """Return the number of reported messages in the window."""
@@ -60,6 +66,13 @@ class ReportLogTest(AuditCase):
         for now_ms, reads in ((START_MS, 1), (START_MS - 999_999, 1), (START_MS - 1_000_000, 2), (START_MS - 1, 2)):
             self.assertEqual(10, self.messages(now_ms))
             self.assertEqual(reads, len(self.since_ms))
+
+    def test_reports_in_new_partitions_are_read(self):
+        self.report(10)
+        self.assertEqual(10, self.messages(START_MS))
+        self.kafka.broker.add_partitions(REPORTS, 1)
+        self.report(5, partition=1)
+        self.assertEqual(15, self.messages(START_MS))
 
     def test_the_reports_of_the_bucket_before_the_window_are_read(self):
         self.messages(START_MS)
