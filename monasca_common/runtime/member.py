@@ -120,8 +120,7 @@ class Member(Loop):
 
     def status(self) -> MemberStatus:
         """Return the current status. Thread-safe."""
-        processor = self._processor
-        consumer = None if processor is None else processor.consumer
+        consumer = None if (processor := self._processor) is None else processor.consumer
         if consumer is not None and self.clock.monotonic() >= self._probe_at:
             self._probe_at = self.clock.monotonic() + _PROBE_SECONDS
             self._probe(consumer)

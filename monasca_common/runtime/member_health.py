@@ -15,7 +15,7 @@ from msgspec import structs
 
 from monasca_common.kafka import Batch, Hook, KafkaConsumer, Message, MessagingError, PartitionBatch, TopicPartition
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.kafka.errors import RegistryUnavailable
+from monasca_common.kafka.errors import RegistryUnavailable, RetriableError
 from monasca_common.runtime.health import STALL_SECONDS, ServiceHealth
 
 LOG = logging.getLogger(__name__)
@@ -130,6 +130,8 @@ class MemberHealth(Hook):
     def after_poll(self, batch: Batch) -> None:
         for part in batch.partitions:
             self._done.setdefault(part.topic_partition, part.start_offset)
+        if not self._status.partitions and any(not isinstance(each, RetriableError) for each in batch.errors):
+            self._status.since_ms = self._clock.time_ms()  # the brokers do not let it join, so it has to wait longer
 
     def after_handle(self, part: PartitionBatch, attempt: int, error: BaseException | None) -> None:
         if isinstance(error, RegistryUnavailable):

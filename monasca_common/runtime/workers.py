@@ -120,8 +120,7 @@ class WorkersPlan(ABC):
 def own_consumer(consumer: ConsumerSettings, number: int, processes: int) -> ConsumerSettings:
     """Return the settings of one of several processes, with its own instance id, because members with equal ids would
     fence each other repeatedly."""
-    instance = consumer.group_instance_id
-    if instance is None or processes == 1:
+    if (instance := consumer.group_instance_id) is None or processes == 1:
         return consumer
     return replace(consumer, group_instance_id=f"{instance}-{number}")
 

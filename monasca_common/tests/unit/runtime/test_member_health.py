@@ -6,8 +6,8 @@ from unittest import mock
 
 from oslotest import base
 
-from monasca_common.kafka import MessagingError
-from monasca_common.kafka.errors import RegistryUnavailable
+from monasca_common.kafka import Batch, MessagingError
+from monasca_common.kafka.errors import RegistryUnavailable, RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus, members_health
@@ -38,7 +38,7 @@ class MemberHealthCase(base.BaseTestCase):
 
     def polled(self, start_offset):
         part = SimpleNamespace(topic_partition=TP, start_offset=start_offset)
-        self.health.after_poll(SimpleNamespace(partitions=[part]))
+        self.health.after_poll(Batch((part,)))
 
     def committed(self, offset, error=None):
         self.health.before_commit({TP: offset})
@@ -72,7 +72,7 @@ class StatusTest(MemberHealthCase):
 
     def test_a_member_waits_for_the_registry_until_no_partition_does(self):
         parts = [SimpleNamespace(topic_partition=TopicPartition("metrics", n), start_offset=0) for n in range(3)]
-        self.health.after_poll(SimpleNamespace(partitions=parts))
+        self.health.after_poll(Batch(tuple(parts)))
         for part in parts[:2]:
             self.health.after_handle(part, 1, RegistryUnavailable("no registry", 1.0))
         self.health.after_handle(parts[2], 1, None)
@@ -260,6 +260,17 @@ class ProbesTest(MemberHealthCase):
         self.assertEqual(["metrics-0: no partitions are assigned yet"], self.reasons())
         self.clock.advance(61.0)
         self.assertEqual([], self.reasons())
+
+    def test_a_member_that_cannot_join_its_group_is_not_ready(self):
+        self.behind = {}
+        for error, reasons in (
+            (TransportError("the session time-out is refused"), ["metrics-0: no partitions are assigned yet"]),
+            (RetriableError("the coordinator moves"), []),
+        ):
+            self.clock.advance(61.0)
+            self.status()
+            self.health.after_poll(Batch(errors=(error,)))
+            self.assertEqual(reasons, self.reasons())
 
     def test_a_member_that_waits_is_not_ready(self):
         self.health.waits(DATABASE, "refused")
