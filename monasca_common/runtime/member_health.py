@@ -78,6 +78,7 @@ class MemberHealth(Hook):
         # The reason for each wait, by partition, latest last; the partition is `None` if it is unknown.
         self._waits: dict[MemberState, dict[TopicPartition | None, str]] = {}
         self._waited_at = clock.monotonic()  # the wait for the database is counted up to this time
+        self._moved_at = self._waited_at
         self._done: dict[TopicPartition, int] = {}  # next offsets
         self._committing: Mapping[TopicPartition, int] = {}
         self._has_moved = True
@@ -179,7 +180,8 @@ class MemberHealth(Hook):
             self._count_wait()
             now_ms = self._clock.time_ms()
             if self._has_moved or not any(lag.values()):
-                self._status.moved_ms = now_ms
+                self._moved_at = self._waited_at
+            self._status.moved_ms = now_ms - round((self._waited_at - self._moved_at) * 1000)  # the clock can be set
             self._has_moved = False
             self._status.reported_ms, self._status.partitions, self._status.lag = now_ms, partitions, lag
             self._status.turned_ms = 0 if turn_seconds is None else now_ms - round(turn_seconds * 1000)

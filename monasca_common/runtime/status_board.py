@@ -104,10 +104,8 @@ class StatusReporter(threading.Thread):
         while not ended:
             ended = self._ended.is_set()
             try:
-                status = ProcessStatus(
-                    [part.status() for part in self._parts], generate_latest(self._registry).decode()
-                )
-                self._board.write(self._slot, status)
+                members = [part.status() for part in self._parts]
+                self._board.write(self._slot, ProcessStatus(members, generate_latest(self._registry).decode()))
             except Exception:
                 LOG.exception("writing the status failed; the next attempt is in %g s", _REPORT_SECONDS)
             self._ended.wait(_REPORT_SECONDS)

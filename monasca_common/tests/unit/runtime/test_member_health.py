@@ -249,6 +249,14 @@ class ProbesTest(MemberHealthCase):
         self.committed(41)
         self.assertEqual([], self.reasons())
 
+    def test_a_stall_does_not_depend_on_the_time_of_day(self):
+        self.behind = {TP: 5}
+        for hours, seconds, stalls in ((1, 0.0, 0), (-2, 61.0, 1)):
+            self.assertEqual([], self.reasons())
+            self.clock._start_ms += hours * 3_600_000
+            self.clock.advance(seconds)
+            self.assertEqual(stalls, len(self.reasons()))
+
     def test_a_member_without_waiting_messages_does_not_stall(self):
         self.clock.advance(1000.0)
         self.assertEqual([], self.reasons())
