@@ -138,7 +138,7 @@ class KafkaConsumer:
             raise MisuseError(f"max_messages is {max_messages!r}: it must be an integer from 1 to {_MOST_MESSAGES}")
         timeout = check_seconds(timeout)
         if (failure := self._watch.failure or self._errors.fatal) is not None:
-            raise failure
+            raise failure.with_traceback(None)  # without the traceback of an earlier raise
         if self._interrupted:
             self._rebalancer.catch_up()
             self._positions.rewind(self._assignment.owned)

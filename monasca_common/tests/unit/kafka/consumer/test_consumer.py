@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Situations that contract and functional tests cannot create: rebalances during a poll, errors on demand."""
 
+import contextlib
 import gc
+import traceback
 import weakref
 from typing import Any, ClassVar, cast
 from unittest import mock
@@ -731,6 +733,18 @@ class TestErrors(ConsumerCase):
         consumer = self.consumer()
         self.assertEqual((ended,), consumer.poll(timeout=0).errors)
         self.assertRaises(FatalError, consumer.poll, timeout=0)
+
+    def test_an_error_that_every_poll_raises_does_not_grow(self):
+        ended: TransportError = FatalError("fenced", code=-150, name="_FATAL")
+        self.script(lambda _: [failure(A, ended)])
+        consumer = self.consumer()
+        consumer.poll(timeout=0)
+        lengths = set()
+        for _ in range(3):
+            with contextlib.suppress(FatalError):
+                consumer.poll(timeout=0)
+            lengths.add(len(traceback.extract_tb(ended.__traceback__)))
+        self.assertEqual(1, len(lengths))
 
 
 class TestClosing(ConsumerCase):
