@@ -123,8 +123,8 @@ class Journal:
             oldest = "DELETE FROM report WHERE number <= (SELECT max(number) FROM report) - ?"
             dropped = self._database.execute(oldest, (_MAX_PENDING,)).rowcount
         if dropped and not self._drops:
-            self._drops = True
             LOG.error("audit reports are dropped, because more than %d are not acknowledged", _MAX_PENDING)
+        self._drops = dropped > 0
 
 
 def _locked(path: Path | str) -> sqlite3.Connection:

@@ -127,11 +127,13 @@ class ReporterTest(AuditCase):
         log = self.useFixture(fixtures.FakeLogger())
         self.useFixture(fixtures.MonkeyPatch("monasca_common.audit.journal._MAX_PENDING", 10))
         journal = self.opened_journal()
-        for number in range(100):
-            journal.add(self.audit_report(f"r{number}"))
+        for outages in (1, 2):
+            for number in range(100):
+                journal.add(self.audit_report(f"r{number}"))
 
-        self.assertEqual([f"r{number}" for number in range(90, 100)], list(journal.pending()))
-        self.assertEqual(1, log.output.count("audit reports are dropped"))
+            self.assertEqual([f"r{number}" for number in range(90, 100)], list(journal.pending()))
+            self.assertEqual(outages, log.output.count("audit reports are dropped"))
+            journal.done(journal.pending())
 
     def audit_report(self, name):
         return AuditReport(name, "api", "api", 0, 60)
