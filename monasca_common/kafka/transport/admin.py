@@ -501,9 +501,11 @@ class Admin:
         return answer
 
     def _fault(self, error: KafkaException | KafkaError) -> TransportError:
-        """Convert an error. If the error callback has reported a refused login, convert that error instead."""
+        """Convert an error; instead of a missing response, the refused login that the error callback has reported."""
         self._client.poll(0)
-        fault = translate(self._login.refusal or error)
+        fault = translate(error)
+        if fault.name in _UNANSWERED and self._login.refusal is not None:
+            fault = translate(self._login.refusal)
         if fault.name not in _UNANSWERED:
             return fault
         text = (

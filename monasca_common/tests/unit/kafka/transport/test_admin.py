@@ -16,7 +16,13 @@ from confluent_kafka import OFFSET_INVALID, ConsumerGroupState, KafkaError, Kafk
 from confluent_kafka import TopicPartition as ClientTopicPartition
 from oslotest import base
 
-from monasca_common.kafka.errors import AuthenticationError, ConfigurationError, RetriableError, TransportError
+from monasca_common.kafka.errors import (
+    AuthenticationError,
+    AuthorizationError,
+    ConfigurationError,
+    RetriableError,
+    TransportError,
+)
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.admin import Admin, GroupAssignment
 
@@ -84,6 +90,10 @@ class RefusalTest(base.BaseTestCase):
         self.assertRaises(AuthenticationError, admin.wait_for_brokers, 1, 0)
         admin.wait_for_brokers(1, 0)
         self.assertRaises(RetriableError, admin.wait_for_brokers, 1, 0)
+
+    def test_a_refused_login_does_not_replace_the_error_of_a_broker_that_responds(self):
+        admin = self.admin(([KafkaError._AUTHENTICATION], KafkaError.TOPIC_AUTHORIZATION_FAILED))
+        self.assertRaises(AuthorizationError, admin.wait_for_brokers, 1, 0)
 
     def test_an_error_names_brokers_that_do_not_respond_and_the_settings_to_check(self):
         admin = self.admin(([], KafkaError._TRANSPORT))
