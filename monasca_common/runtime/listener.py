@@ -17,9 +17,9 @@ def listen(group: str, host: str, port: int, *, prefix: str = "") -> socket.sock
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         return socket.create_server((host, port), family=family)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # UnicodeError: a part of the name is empty or too long
         # Python adds the address to the text
-        reason = (error.strerror or str(error)).partition(" (while attempting")[0]
+        reason = (getattr(error, "strerror", None) or str(error)).partition(" (while attempting")[0]
         raise ConfigurationError(
             f"the service cannot listen at {host}:{port} ({reason}): change {prefix}port or {prefix}host in group "
             f"[{group}]"

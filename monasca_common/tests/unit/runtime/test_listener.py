@@ -27,6 +27,7 @@ class ListenerTest(base.BaseTestCase):
     def test_an_address_of_another_machine_is_refused(self):
         self.assertIn("change port or host", self.refused("api", "192.0.2.1", 0))
         self.assertIn("change port or host", self.refused("api", "no such name", 0))
+        self.assertIn("change port or host", self.refused("api", "127.0..1", 0))
 
     def test_a_checked_port_stays_free(self):
         with listen("api", "127.0.0.1", 0) as chosen:
