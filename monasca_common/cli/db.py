@@ -5,11 +5,10 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from cliff.lister import Lister
 from cliff.show import ShowOne
 
 from monasca_common.alarms.settings import NoAlarmsDatabase, database_settings, own_connection
@@ -23,34 +22,33 @@ from monasca_common.storage.errors import NotSupported
 from monasca_common.storage.settings import storage_settings
 
 
-class DbUpgrade(MonascaCommand, Lister):
+class DbUpgrade(MonascaCommand, ChangeLister):
     """Create the tables of the database, or upgrade them to this program's schema.
 
     The command can be repeated; an up-to-date schema is not changed. A failed upgrade is rolled back. For example:
     monasca-common db upgrade --config-file /etc/monasca/persister.conf
     """
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterable[Sequence[Any]]]:
+    columns = ("database", "before", "after")
+
+    def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
         from monasca_common.alarms.address_keys import rotate_configured
 
         conf = configuration.read(parsed_args)
         databases = [storage_settings(conf)]
         if own_connection(conf) is not None:
             databases.append(database_settings(conf))
-        rows = [(shown_url(each.connection), *_upgraded(open_storage(each))) for each in databases]
+        for each in databases:
+            storage = open_storage(each)
+            before = _revision(storage)
+            storage.upgrade()
+            rows.append((shown_url(each.connection), before, _revision(storage)))
         try:
             rotated = rotate_configured(conf)
         except NoAlarmsDatabase:
             rotated = None
         if rotated is not None and rotated.changed:
             self.report(f"{rotated.changed} addresses of notification methods were encrypted")
-        return ("database", "before", "after"), rows
-
-
-def _upgraded(storage: Storage) -> tuple[str | None, str | None]:
-    before = _revision(storage)
-    storage.upgrade()
-    return before, _revision(storage)
 
 
 def _revision(storage: Storage) -> str | None:

@@ -12,6 +12,7 @@ from cliff.lister import Lister
 from oslo_config import cfg
 
 from monasca_common.cli.command import (
+    ChangeLister,
     MonascaCommand,
     add_execute,
     duration_seconds,
@@ -31,8 +32,6 @@ from monasca_common.storage.settings import has_database, storage_settings
 
 _MS = 1000
 
-_Table = tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]
-
 
 @dataclass(frozen=True, slots=True)
 class _GroupState:
@@ -44,7 +43,7 @@ class _GroupState:
     copies: Mapping[TopicPartition, int]
 
 
-class _OffsetsCommand(MonascaCommand, Lister):
+class _OffsetsCommand(MonascaCommand):
     """Reads the offsets of a consumer group."""
 
     _database = ""  # its URL
@@ -67,7 +66,8 @@ class _OffsetsCommand(MonascaCommand, Lister):
             "group, otherwise Kafka)",
         )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> _Table:
+    def state(self, parsed_args: argparse.Namespace) -> _GroupState:
+        """Return the stored offsets, and report the members of the group. Raises `ConfigurationError`."""
         conf, group = self.read(parsed_args), parsed_args.group
         section, topics = _consumer(conf, group)
         admin = plugins.load_admin(conf, section)
@@ -84,21 +84,18 @@ class _OffsetsCommand(MonascaCommand, Lister):
         copies = admin.group_offsets(group)
         where = "the database, with a copy in Kafka" if kept.place == "database" else "Kafka"
         self.report(f"group {group}, {_count(self._members)}; its offsets are kept in {where}")
-        return self.act(parsed_args, _GroupState(admin, kept, partitions, copies))
-
-    def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:
-        """Return columns and rows."""
-        raise NotImplementedError
+        return _GroupState(admin, kept, partitions, copies)
 
 
-class OffsetsShow(_OffsetsCommand):
+class OffsetsShow(_OffsetsCommand, Lister):
     """Show the offsets of a consumer group, and whether it can resume.
 
     The exit status is 1 if a partition has a problem: use `offsets reset`. For example:
     monasca-common offsets show --group 1_metrics --topic metrics:0,3
     """
 
-    def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[tuple[str, ...], Iterator[tuple[Any, ...]]]:
+        state = self.state(parsed_args)
         self._status = int(any(each.problem for each in state.partitions))
         columns = ("topic", "partition", "kept_in", "stored", "in_kafka", "first", "end", "left", "problem")
         rows = (
@@ -108,7 +105,7 @@ class OffsetsShow(_OffsetsCommand):
         return columns, rows
 
 
-class OffsetsReset(_OffsetsCommand):
+class OffsetsReset(_OffsetsCommand, ChangeLister):
     """Change the offsets of a consumer group; without --execute, only show the effect.
 
     Use it after a topic was recreated, or after retention deleted unread messages. The command is refused while the
@@ -116,6 +113,11 @@ class OffsetsReset(_OffsetsCommand):
     again:
     monasca-common offsets reset --group 1_metrics --by-duration 2h --execute
     """
+
+    columns = (
+        *("topic", "partition", "kept_in", "stored", "target", "first", "end"),
+        *("skipped", "read_again", "problem"),
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         super().add_arguments(parser)
@@ -140,7 +142,8 @@ class OffsetsReset(_OffsetsCommand):
         )
         add_execute(parser)
 
-    def act(self, parsed_args: argparse.Namespace, state: _GroupState) -> _Table:
+    def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
+        state = self.state(parsed_args)
         kept, partitions = state.kept, state.partitions
         targets = _targets(parsed_args, state.admin, partitions)
         # Offsets of missing partitions would stop consumers once the partitions are recreated.
@@ -158,20 +161,16 @@ class OffsetsReset(_OffsetsCommand):
                 ids = {each.partition: each.log.topic_id for each in partitions if each.log}
                 kept.write({move.offsets.partition: move.target for move in moves}, ids)
             self.note_dry_run(parsed_args)
-        former = _left_behind(kept, moves)
-        if former:
-            self.report(former)
-        columns = (
-            *("topic", "partition", "kept_in", "stored", "target", "first", "end"),
-            *("skipped", "read_again", "problem"),
-        )
-        return columns, (
+        rows += (
             (
                 *(*_place(each.offsets, kept), each.target, *_span(each.offsets)),
                 *(each.skipped, each.read_again, each.offsets.problem),
             )
             for each in moves
         )
+        former = _left_behind(kept, moves)
+        if former:
+            self.report(former)
 
     def _refuse_if_a_job_runs(self, group: str, topics: Iterable[str]) -> None:
         """Refuse if, according to the database, a job is running, because Spark jobs are not members of their group."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from cliff.lister import Lister
-
-from monasca_common.cli.command import MonascaCommand, add_execute, positive
+from monasca_common.cli.command import ChangeLister, MonascaCommand, add_execute, positive
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import Message, RetryLater, TopicPartition, plugins
 from monasca_common.operations.log_reading import LogReader
@@ -30,10 +29,11 @@ class SinkRun(ServiceCommand):
     reported = (*ServiceCommand.reported, StorageError)
 
 
-class _SinkComparison(MonascaCommand, Lister):
+class _SinkComparison(MonascaCommand, ChangeLister):
     """Compares the mapping file with the tables, and with the latest messages of the topics."""
 
     extra = "persister"
+    columns = ("place", "finding", "action")
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -44,7 +44,7 @@ class _SinkComparison(MonascaCommand, Lister):
             help="number of messages to decode at the end of each partition (default: %(default)s)",
         )
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
+    def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
         from monasca_common.sink.sample import sample_findings
         from monasca_common.sink.schemas import schema_findings
         from monasca_common.sink.service import decoders, open_sink_storage
@@ -55,7 +55,7 @@ class _SinkComparison(MonascaCommand, Lister):
         open_sink_storage(settings)
         executes = getattr(parsed_args, "execute", False)
         steps = table_steps(settings.storage, settings.tables, execute=executes)
-        rows = [(step.table, step.finding, step.statement or "refused") for step in steps]
+        rows += [(step.table, step.finding, step.statement or "refused") for step in steps]
         self._status = int(self.fails(rows))
         counts = plugins.open_admin(settings.consumer.connection).partition_counts()
         for topic, decoder in decoders(settings.tables, conf).items():
@@ -73,9 +73,8 @@ class _SinkComparison(MonascaCommand, Lister):
             self._status |= int(any(action for _, _, action in schemas))
             self._status |= int(any(place.startswith(f"{topic}/") for place, _ in found))
             rows += [*schemas, *((place, finding, "dead letter" if "/" in place else "") for place, finding in found)]
-        return ("place", "finding", "action"), rows
 
-    def fails(self, rows: Sequence[tuple[str, str, str]]) -> bool:
+    def fails(self, rows: Sequence[Sequence[Any]]) -> bool:
         """Return whether these differences between tables and mapping are errors."""
         return bool(rows)
 
@@ -99,12 +98,11 @@ class SinkPlanList(_SinkComparison):
         super().add_arguments(parser)
         add_execute(parser)
 
-    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[tuple[str, str, str]]]:
-        columns, rows = super().take_action(parsed_args)
+    def change(self, parsed_args: argparse.Namespace, rows: list[Sequence[Any]]) -> None:
+        super().change(parsed_args, rows)
         self.note_dry_run(parsed_args)
-        return columns, rows
 
-    def fails(self, rows: Sequence[tuple[str, str, str]]) -> bool:
+    def fails(self, rows: Sequence[Sequence[Any]]) -> bool:
         return any(action == "refused" for _, _, action in rows)
 
 

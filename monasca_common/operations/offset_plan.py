@@ -61,16 +61,10 @@ class PartitionOffsets:
         if self.is_recreated:
             return "topic deleted and recreated"
         if self.kept is not None and self.kept.next_offset < self.log.first:
-            return f"{self.gone:,} deleted unread"
+            return f"{self.log.first - self.kept.next_offset:,} deleted unread"
         if self.kept is not None and self.kept.next_offset > max(self.log.end, self.log.written_end or 0):
             return "beyond the end of the log"
         return ""
-
-    @property
-    def gone(self) -> int:
-        """The number of offsets that retention deleted unread."""
-        position = self.position
-        return 0 if position is None or self.log is None else max(0, self.log.first - position)
 
     @property
     def left(self) -> int:

@@ -45,6 +45,15 @@ class DatabaseCommandTest(Scenario, CommandCase):
             self.assertEqual((0, before, schema.REVISION), (status, row["before"], row["after"]))
         self.database.storage().open_writer().close()
 
+    def test_an_unknown_column_is_refused_before_the_upgrade(self):
+        self.assertEqual(1, self.run_command("upgrade", "-c", "revision")[0])
+        self.assertEqual([], [name for name in os.listdir(self.folder) if "sqlite" in name])
+
+    def test_an_upgrade_before_a_failed_one_is_printed(self):
+        self.configuration += "[alarms]\nconnection = sqlite:////nowhere/alarms.sqlite\n"
+        status, [row] = self.run_json("upgrade")
+        self.assertEqual((1, schema.REVISION), (status, row["after"]))
+
     def test_status_is_1_until_the_schema_is_upgraded(self):
         status, _, error = self.run_command("status")
         self.assertEqual(1, status)

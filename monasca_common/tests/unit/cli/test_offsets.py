@@ -109,6 +109,12 @@ class TestReset(OffsetsCase):
         self.assertIn("nothing was changed: use --execute to apply", err)
         self.assertEqual((before, []), (self.stored(), self.cluster.altered))
 
+    def test_an_unknown_column_is_refused_before_any_offset_is_changed(self):
+        self.store(_FIRST)
+        before = self.stored()
+        status, out, _ = self.run_command("reset", "--to-latest", "--execute", "-c", "offset")
+        self.assertEqual((1, "", before, []), (status, out, self.stored(), self.cluster.altered))
+
     def test_the_group_of_a_running_job_is_refused(self):
         self.store(_FIRST)
         arguments = ("reset", "--to-latest", "--execute")

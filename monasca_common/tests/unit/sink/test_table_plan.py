@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
+from unittest import mock
+
 from oslo_config import cfg
 
+from monasca_common.kafka import RetriableError, plugins
 from monasca_common.kafka.message import Message
 from monasca_common.sink.sample import sample_findings
 from monasca_common.sink.service import decoders
 from monasca_common.storage.tables.steps import table_steps
+from monasca_common.tests.command import run_main
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase
 
 _ORDERS = '[orders]\ntopic = "t"\nkey = ["id"]\n[orders.columns]\nid = "integer"\n{}\n'
@@ -92,3 +96,26 @@ class TablePlanTest(SinkTestCase):
         messages = [Message("t", 0, 0, 0, None, b'{"id": 1, "\\u001b[2J": "x"}', ())]
         [(_, finding)] = sample_findings(decoders(tables, cfg.ConfigOpts())["t"], messages)
         self.assertEqual("no column reads value['\\x1b[2J'], which is text", finding)
+
+
+class PlanCommandTest(SinkTestCase):
+    def run_plan(self, *arguments, brokers=None):
+        """Return the exit status and the output of ``sink plan --execute``, with a cluster without topics."""
+        self.mapping(_ORDERS.format(""))
+        file = self.folder / "sink.conf"
+        file.write_text(
+            "[kafka]\nbootstrap_servers = kafka:9092\n[storage]\ndriver = sqlite\n[database]\n"
+            f"connection = {self.settings.connection}\n[sink]\nmapping_file = {self.folder}/mapping.toml\n"
+        )
+        with mock.patch.object(plugins, "open_admin") as admin:
+            admin.return_value.partition_counts = mock.Mock(side_effect=brokers, return_value={})
+            return run_main("sink", "plan", "--execute", "--config-file", str(file), *arguments)[:2]
+
+    def test_an_unknown_column_is_refused_before_a_table_is_created(self):
+        self.assertEqual((1, ""), self.run_plan("-c", "table"))
+        (step,) = table_steps(self.settings, self.mapping(_ORDERS.format("")))
+        self.assertEqual("does not exist", step.finding)
+
+    def test_created_tables_are_printed_although_the_brokers_do_not_respond(self):
+        status, out = self.run_plan("-f", "value", "-c", "finding", brokers=RetriableError("no response"))
+        self.assertEqual((1, "does not exist\n"), (status, out))
