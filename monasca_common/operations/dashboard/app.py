@@ -6,6 +6,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -176,7 +177,7 @@ class _Panel(_PanelsPage):
         group = request.get_param("group") if name == lag_panel.EMPTY.name else None
         if view is not None and group:
             figures = self._panels.group(group)
-            view = lag_panel.group_panel(figures) if figures is not None else None
+            view = replace(lag_panel.group_panel(figures), stale=view.stale) if figures is not None else None
         if view is None:
             raise falcon.HTTPNotFound(
                 title="Page not found", description="The content of this page may no longer exist. See the overview."

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from monasca_common.kafka import Admin, TransportError
@@ -61,9 +61,12 @@ class LoadGatherer:
         return tuple(TopicLoad(topic, end, tuple(self._rates[topic])) for topic, end in sorted(sums.items()))
 
 
-def load_panel(snapshot: Snapshot[tuple[TopicLoad, ...]], groups: Iterable[GroupFigures], now_ms: int) -> PanelView:
-    """Return the panel. ``groups``: the known consumer groups."""
-    slowest = _slowest(groups)
+def load_panel(
+    snapshot: Snapshot[tuple[TopicLoad, ...]], groups: Iterable[GroupFigures] | None, now_ms: int
+) -> PanelView:
+    """Return the panel. ``groups``: the consumer groups, or ``None`` if they are unknown now."""
+    slowest = _slowest(groups or ())
+    unknown_or_none = "\N{EN DASH}" if groups is None else "no consumer"
 
     def shown(empty: PanelView) -> PanelView:
         topics = snapshot.figures or ()
@@ -72,7 +75,7 @@ def load_panel(snapshot: Snapshot[tuple[TopicLoad, ...]], groups: Iterable[Group
             empty,
             summary=f"{rate(total)} messages per second in {count(len(topics), 'topic', 'topics')}.",
             columns=_COLUMNS,
-            rows=tuple(_row(topic, slowest) for topic in topics),
+            rows=tuple(_row(topic, *slowest.get(topic.name, (0.0, unknown_or_none))) for topic in topics),
         )
 
     return panel_of(snapshot, EMPTY, shown, now_ms)
@@ -87,15 +90,14 @@ def _slowest(groups: Iterable[GroupFigures]) -> dict[str, tuple[float, str]]:
     return found
 
 
-def _row(topic: TopicLoad, slowest: Mapping[str, tuple[float, str]]) -> TableRow:
+def _row(topic: TopicLoad, delay: float, group: str) -> TableRow:
     now = topic.per_second[-1] if topic.per_second else None
     most = max(topic.per_second, default=0.0)
-    delay, group = slowest.get(topic.name, (0.0, ""))
     cells = (
         Cell(topic.name),
         Cell(rate(now), is_number=True),
         Cell(span(delay) if delay else "\N{EN DASH}", is_number=True),
-        Cell(group or "no consumer"),
+        Cell(group),
         Cell(f"{topic.end:,}", is_number=True),
         Cell("", trend=tuple(each / (most or 1) for each in topic.per_second), note=f"maximum: {rate(most)}/s"),
     )

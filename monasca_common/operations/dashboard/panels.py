@@ -81,7 +81,7 @@ class Panels:
     def views(self) -> list[PanelView]:
         """Return all panels. A panel is rebuilt only if its figures have changed."""
         lag: Snapshot[tuple[GroupFigures, ...]] = self._snapshot("lag")
-        readers = lag.figures or ()
+        readers = None if lag.error else lag.figures
         return [
             self._view(audit_panel.EMPTY, audit_panel.audit_panel, self._snapshot("audit")),
             self._view(lag_panel.EMPTY, lag_panel.lag_panel, lag),

@@ -13,6 +13,7 @@ from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.dashboard.app import make_app
 from monasca_common.operations.dashboard.dead_letter_panel import DeadLetterFigures, DeadLetterReason
 from monasca_common.operations.dashboard.lag_panel import GroupFigures
+from monasca_common.operations.dashboard.load_panel import TopicLoad
 from monasca_common.operations.dashboard.panel_source import PanelSource
 from monasca_common.operations.dashboard.panels import Panels
 from monasca_common.operations.dashboard.sessions import Account
@@ -90,6 +91,27 @@ class PagesTest(AppCase):
         client = self.client(lag=lag_of(2))
         self.assertIn("Consumer group group-0001", client.simulate_get("/lag?group=group-0001").text)
         self.assertEqual(404, client.simulate_get("/lag?group=nobody").status_code)
+
+    def test_a_group_page_and_the_load_panel_show_that_the_groups_are_unknown_now(self):
+        answers = [lag_of(1), RetriableError("no response")]
+
+        def gather(_now):
+            answer = answers.pop(0)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        lag = PanelSource("lag", gather, interval_seconds=1, timeout_seconds=1, now_ms=lambda: 0)
+        panels = Panels({"lag": lag, "load": source("load", (TopicLoad("log", 7),))}, lambda: 0)
+        client = testing.TestClient(make_app(DashboardSettings(login="none"), panels, None), headers=HOST)
+        self.assertNotIn("no consumer", client.simulate_get("/load").text)
+        lag.refresh()
+        self.assertIn("no consumer", client.simulate_get("/load").text)
+        page, stale = "/lag?group=group-0000", '<p class="stale">'
+        self.assertNotIn(stale, client.simulate_get(page).text)
+        lag.refresh()
+        self.assertIn(stale, client.simulate_get(page).text)
+        self.assertNotIn("no consumer", client.simulate_get("/load").text)
 
     def test_an_unknown_page_is_404_with_a_link_to_the_overview(self):
         answer = self.client().simulate_get("/nowhere")
