@@ -78,7 +78,7 @@ class LagGatherer:
         self._survey = survey
         self._window = window
         self._unread: dict[str, deque[int]] = {}
-        self._read: dict[str, tuple[int, int]] = {}
+        self._read: dict[str, tuple[int, dict[TopicPartition, int]]] = {}
 
     def __call__(self, now_ms: int) -> tuple[GroupFigures, ...]:
         if self._history is None:
@@ -99,20 +99,21 @@ class LagGatherer:
         states: Mapping[TopicPartition, PartitionState],
         verdicts: Mapping[TopicPartition, PartitionHistory],
         now_ms: int,
-        before: tuple[int, int] | None,
+        before: tuple[int, dict[TopicPartition, int]] | None,
     ) -> GroupFigures:
         partitions = {partition: known.lag for partition, known in verdicts.items()}
         lag = group_lag(partitions.values())
         self._unread[group].append(lag.messages)
         per_second = None
         if before is not None and now_ms > before[0]:
-            per_second = max(0, _read(states) - before[1]) * 1000 / (now_ms - before[0])
+            read = sum(max(0, at - before[1].get(each, at)) for each, at in _read(states).items())
+            per_second = read * 1000 / (now_ms - before[0])
         return GroupFigures(group, lag, partitions, tuple(self._unread[group]), per_second)
 
 
-def _read(states: Mapping[TopicPartition, PartitionState]) -> int:
-    """Return the sum of the group's committed offsets."""
-    return sum(state.commits[-1].offset for state in states.values() if state.commits)
+def _read(states: Mapping[TopicPartition, PartitionState]) -> dict[TopicPartition, int]:
+    """Return the group's committed offsets."""
+    return {each: state.commits[-1].offset for each, state in states.items() if state.commits}
 
 
 def lag_panel(snapshot: Snapshot[tuple[GroupFigures, ...]], now_ms: int) -> PanelView:

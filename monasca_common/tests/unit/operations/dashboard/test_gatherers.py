@@ -246,3 +246,14 @@ class LagGathererTest(base.BaseTestCase):
         self.survey.offset = 8
         group = next(iter(gather(NOW + 10_000)))
         self.assertEqual((0.3, (4, 1)), (group.per_second, group.unread))
+
+    def test_a_first_commit_and_a_rewind_of_a_partition_do_not_count_as_reads(self):
+        offsets = [{0: 100}, {0: 110, 1: 5_000_000}, {0: 130, 1: 10}]
+
+        def scan(_groups, now_ms, *, history):
+            commits = {number: (Commit(now_ms, at, at),) for number, at in offsets.pop(0).items()}
+            return {"g": {TopicPartition("t", each): PartitionState(0, 9, found) for each, found in commits.items()}}
+
+        self.survey.scan = scan
+        gather = self.gatherer()
+        self.assertEqual([None, 1.0, 2.0], [gather(NOW + 10_000 * number)[0].per_second for number in range(3)])
