@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import queue
 import threading
 import time
@@ -44,7 +45,7 @@ class Poster:
         self._source = (source, 0)
         self._bulks: queue.Queue[PostedBulk | None] = queue.Queue()
         self._threads = [threading.Thread(target=self._run, daemon=True) for _ in range(threads)]
-        self._deadline: float | None = None
+        self._deadline = math.inf
         self.refused: list[str] = []  # statuses that are not retried
         for thread in self._threads:
             thread.start()
@@ -54,7 +55,7 @@ class Poster:
         self._bulks.put(bulk)
 
     def finish(self, seconds: float) -> None:
-        """Wait at most ``seconds`` until all bulks are acknowledged."""
+        """Wait until all bulks are acknowledged. After ``seconds``, no attempt begins."""
         self._deadline = time.monotonic() + seconds
         for _ in self._threads:
             self._bulks.put(None)
@@ -64,9 +65,7 @@ class Poster:
     def _run(self) -> None:
         while (bulk := self._bulks.get()) is not None:
             body = json.dumps(bulk.content)
-            while not self._attempt(bulk, body):
-                if self._deadline is not None and time.monotonic() > self._deadline:
-                    break
+            while time.monotonic() < self._deadline and not self._attempt(bulk, body):
                 time.sleep(_RETRY_SECONDS)
 
     def _attempt(self, bulk: PostedBulk, body: str) -> bool:

@@ -30,7 +30,7 @@ _REPORT_SECONDS = 5.0
 
 
 class Run:
-    """Posts for ``seconds``. `summary` and `latencies_ms` are also valid after an error."""
+    """Posts for ``seconds``. `summary` is also valid after an error."""
 
     def __init__(
         self,
@@ -78,16 +78,6 @@ class Run:
         while not self._all_stored() and time.monotonic() < deadline:
             self._persister.check()
             time.sleep(_BETWEEN_POSTS_SECONDS)
-
-    @property
-    def latencies_ms(self) -> list[float]:
-        """The latencies from the POST of a bulk to its last row, in order of posting. The first bulk is omitted,
-        because its latency includes the start of the services."""
-        return [
-            (bulk.stored_at - bulk.posted_at) * 1000
-            for bulk in self._metrics[1:]
-            if bulk.stored_at is not None and bulk.posted_at is not None
-        ]
 
     def _wait_for_first_row(self, own: OwnMetrics) -> None:
         self._post_one(own, 0)
@@ -147,7 +137,11 @@ class Run:
         """Return the counts of posted messages and stored rows so far."""
         bulks = self._metrics + self._events
         found = count(self._database, self._metrics, self._events)
-        latencies = self.latencies_ms
+        latencies = [
+            (bulk.stored_at - bulk.posted_at) * 1000
+            for bulk in self._metrics[1:]  # the latency of the first bulk includes the start of the services
+            if bulk.stored_at is not None and bulk.posted_at is not None
+        ]
         return RunSummary(
             seconds=round(time.monotonic() - self._started, 1),
             posted=sum(bulk.size for bulk in bulks),
@@ -155,7 +149,7 @@ class Run:
             rows=found.rows,
             duplicates=found.duplicates,
             lost=found.lost,
-            repeated_posts=sum(bulk.attempts - 1 for bulk in bulks),
+            repeated_posts=sum(max(0, bulk.attempts - 1) for bulk in bulks),
             kafka_freezes=self._freezes,
             persister_kills=self._kills,
             p50_ms=percentile(latencies, 0.5),

@@ -62,6 +62,16 @@ class PosterTest(base.BaseTestCase):
         self.assertEqual(5, bulk.attempts)
         self.assertEqual({("/v2.0/metrics", bulk.key, b'[{"name": "a"}]')}, set(self.requests))
 
+    def test_bulks_that_wait_at_the_deadline_are_not_posted(self):
+        poster = Poster("127.0.0.1", self.server.server_address[1], threads=0)
+        for number in range(3):
+            poster.post(PostedBulk(number, number, "/v2.0/metrics", [], 1))
+        poster.finish(0.0)
+        poster._bulks.put(None)
+        self.answers = [204] * 3
+        poster._run()
+        self.assertEqual([], self.requests)
+
     def test_a_refused_bulk_is_reported_and_not_posted_again(self):
         poster, bulk = self.post(422)
         self.assertEqual(1, len(poster.refused))

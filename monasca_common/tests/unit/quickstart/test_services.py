@@ -11,6 +11,7 @@ import fixtures
 from oslotest import base
 
 from monasca_common.quickstart import run, services
+from monasca_common.quickstart.rows import Count
 from monasca_common.quickstart.services import ServiceFailed, ServiceProcess, run_command
 
 
@@ -82,16 +83,21 @@ class CaughtUpTest(base.BaseTestCase):
 
 
 class TestRun(base.BaseTestCase):
-    def test_a_slow_machine_freezes_kafka_and_kills_the_persister_late(self):
+    def setUp(self):
+        super().setUp()
         for name in ("Poster", "RowWatch"):
             self.useFixture(fixtures.MockPatchObject(run, name))
         self.useFixture(fixtures.MockPatchObject(run, "_FROZEN_SECONDS", 0.0))
-        kafka, persister, own = mock.Mock(), mock.Mock(), mock.Mock()
-        persister.kill_workers.return_value = 1
+        self.kafka, self.persister, own = mock.Mock(), mock.Mock(), mock.Mock()
+        self.persister.kill_workers.return_value = 1
         own.sample.return_value = [{}]
-        slow = run.Run(kafka, persister, Path("nowhere"), 1, seconds=8, say=lambda _: None)
+        self.slow = run.Run(self.kafka, self.persister, Path("nowhere"), 1, seconds=8, say=lambda _: None)
+        self.slow._post(own, time.monotonic() - 9)
 
-        slow._post(own, time.monotonic() - 9)
+    def test_a_slow_machine_freezes_kafka_and_kills_the_persister_late(self):
+        self.assertEqual([mock.call.freeze(), mock.call.thaw()], self.kafka.method_calls)
+        self.persister.kill_workers.assert_called_once()
 
-        self.assertEqual([mock.call.freeze(), mock.call.thaw()], kafka.method_calls)
-        persister.kill_workers.assert_called_once()
+    def test_items_that_were_never_posted_are_not_counted_as_repeats(self):
+        with mock.patch.object(run, "count", return_value=Count(0, 0, 0)):
+            self.assertEqual(0, self.slow.summary().repeated_posts)
