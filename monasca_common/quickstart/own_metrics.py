@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-_NOT_ALLOWED = re.compile(r'[<>={},"\\;&\x00]')
+_NOT_ALLOWED = re.compile(r'[<>={},"\\;&\x00\ud800-\udfff]')  # names that are not UTF-8 contain surrogates
 _LONGEST = 255
 
 
@@ -23,15 +23,12 @@ class OwnMetrics:
         psutil.cpu_percent(percpu=True)  # the first result is always 0
 
     def sample(self, time_ms: int) -> list[dict[str, Any]]:
-        """Return metrics in the format of the API, all with the timestamp ``time_ms``."""
+        """Return metrics in the format of the API, all with the timestamp ``time_ms``. Each series occurs once, even if
+        a disk is mounted twice in the same folder."""
+        found = {(name, *dimensions.items()): (name, dimensions, value) for name, dimensions, value in self._readings()}
         return [
-            {
-                "name": name,
-                "dimensions": self._host | dimensions,
-                "timestamp": time_ms,
-                "value": float(value),
-            }
-            for name, dimensions, value in self._readings()
+            {"name": name, "dimensions": self._host | dimensions, "timestamp": time_ms, "value": float(value)}
+            for name, dimensions, value in found.values()
         ]
 
     def _readings(self) -> Iterator[tuple[str, dict[str, str], float]]:

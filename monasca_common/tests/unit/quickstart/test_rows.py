@@ -117,6 +117,21 @@ class OwnMetricsTest(base.BaseTestCase):
         series = [(reading["name"], tuple(sorted(reading["dimensions"].items()))) for reading in self.sample]
         self.assertEqual(len(series), len(set(series)))
 
+    def test_the_api_accepts_a_process_whose_name_is_not_utf_8(self):
+        info = {"pid": 1, "name": "x\udcc3", "cpu_times": None, "memory_info": None, "num_threads": 1}
+        with mock.patch("psutil.process_iter", return_value=[mock.Mock(info=info)]):
+            self.sample = OwnMetrics().sample(1_700_000_000_000)
+        self.test_the_api_accepts_the_whole_sample()
+
+    def test_a_disk_that_is_mounted_twice_is_one_series(self):
+        disk = mock.Mock(mountpoint="/data", device="/dev/sdb1")
+        with (
+            mock.patch("psutil.disk_partitions", return_value=[disk, disk]),
+            mock.patch("psutil.disk_usage", return_value=mock.Mock(percent=50, total=2**30)),
+        ):
+            self.sample = OwnMetrics().sample(1_700_000_000_000)
+        self.test_each_series_occurs_once()
+
     def test_a_disk_in_a_folder_of_another_user_is_omitted(self):
         with mock.patch("psutil.disk_usage", side_effect=PermissionError):
             names = {reading["name"] for reading in OwnMetrics().sample(1_700_000_000_000)}
