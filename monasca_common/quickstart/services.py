@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import json
 import re
 import signal
 import subprocess
@@ -23,6 +24,7 @@ _CAUGHT_UP_SECONDS = 180.0
 _COMMAND_SECONDS = 600.0
 _POLL_SECONDS = 0.05
 _STOP_SECONDS = 10.0
+_PERSISTER_GROUPS = ("persister-metrics", "persister-events")
 
 # With an instance id, the process that replaces a killed one takes over its partitions immediately; without it, after
 # the session timeout of up to 45 s.
@@ -153,6 +155,15 @@ def run_command(*words: str, configuration: Path, more: Path | None = None) -> s
     if done.returncode:
         raise ServiceFailed(f"monasca-common {' '.join(words)}: {done.stderr.strip() or done.stdout.strip()}")
     return done.stdout
+
+
+def unread_messages(configuration: Path) -> int:
+    """Return the number of metrics and events in Kafka that the persister has not read. Raises `ServiceFailed`."""
+    shown = (
+        run_command("offsets", "show", "--group", group, "-f", "json", configuration=configuration)
+        for group in _PERSISTER_GROUPS
+    )
+    return sum(partition["left"] for partitions in shown for partition in json.loads(partitions))
 
 
 def read_url(url: str) -> str | None:

@@ -28,6 +28,7 @@ class StageResult:
 class RunSummary:
     """The counts of metrics and events, and the latencies from the POST of a bulk to its last row, in ms.
 
+    ``late``: rows that do not exist because their messages are unread; ``lost``: the other missing rows.
     ``aggregates``: rows of the pipeline. ``alarm``, ``formats``, ``prometheus``: `None` until their stages have run.
     ``stages``: in order.
     """
@@ -38,6 +39,7 @@ class RunSummary:
     rows: int = 0
     duplicates: int = 0
     lost: int = 0
+    late: int = 0
     repeated_posts: int = 0
     kafka_freezes: int = 0
     persister_kills: int = 0
@@ -77,6 +79,7 @@ def show(outcome: RunSummary, console: Console) -> None:
         "rows stored": outcome.rows,
         "duplicates": outcome.duplicates,
         "lost": outcome.lost,
+        **({"late (unread in Kafka)": outcome.late} if outcome.late else {}),
         "Kafka frozen (SIGSTOP)": outcome.kafka_freezes,
         "persister killed (SIGKILL)": outcome.persister_kills,
         "requests repeated with the same Idempotency-Key": outcome.repeated_posts,

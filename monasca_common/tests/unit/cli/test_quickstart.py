@@ -46,6 +46,7 @@ class QuickstartCase(base.BaseTestCase):
                 "ServiceProcess",
                 "Run",
                 "run_command",
+                "unread_messages",
                 "show",
                 "show_stages",
                 "aggregates",
@@ -57,6 +58,7 @@ class QuickstartCase(base.BaseTestCase):
         self.stand_ins["aggregates"].JOB = aggregates.JOB
         self.stand_ins["Run"].return_value.summary.return_value = RunSummary(posted=1, acknowledged=1, rows=1)
         self.stand_ins["aggregates"].averages_of.return_value = []
+        self.stand_ins["unread_messages"].return_value = 0
         self.useFixture(fixtures.MockPatchObject(quickstart, "KafkaCluster", self.kafka))
         self.folder = self.useFixture(fixtures.TempDir()).join("data")
 
@@ -181,6 +183,23 @@ class FailureTest(QuickstartCase):
             summary.return_value = RunSummary(posted=1, acknowledged=1, rows=1 - lost, lost=lost)
             self.assertEqual(lost, main(["quickstart", "--once"]))
             self.assertEqual(stays, os.path.isdir(kept))
+
+    def missing_rows(self, unread):
+        """Return the exit status and the lost and late rows of a run without five rows."""
+        self.stand_ins["Run"].return_value.summary.return_value = RunSummary(posted=9, acknowledged=9, rows=4, lost=5)
+        self.stand_ins["Run"].return_value.go.side_effect = ServiceFailed("the persister ended")
+        self.stand_ins["unread_messages"].side_effect = [unread]
+        status, printed, _ = self.report()
+        return status, printed["lost"], printed["late"]
+
+    def test_missing_rows_are_late_if_their_messages_are_unread(self):
+        self.assertEqual((1, 2, 3), self.missing_rows(3))
+
+    def test_no_more_rows_are_late_than_are_missing(self):
+        self.assertEqual((1, 0, 5), self.missing_rows(7))
+
+    def test_missing_rows_are_lost_if_it_is_unknown_whether_their_messages_are_unread(self):
+        self.assertEqual((1, 5, 0), self.missing_rows(ServiceFailed("no broker")))
 
     def test_an_unexpected_error_is_also_reported(self):
         self.stand_ins["Run"].return_value.go.side_effect = ValueError("a defect")

@@ -194,6 +194,9 @@ class OutcomeTest(base.BaseTestCase):
         show(GOOD, Console(file=out, width=100))
         for text in ("1,000", "duplicates", "lost", "SIGSTOP", "SIGKILL", "25 ms", "1,900 ms"):
             self.assertIn(text, out.getvalue())
+        self.assertNotIn("late", out.getvalue())
+        show(self.changed(rows=978, late=22), Console(file=out, width=100))
+        self.assertIn("late (unread in Kafka)", out.getvalue())
 
 
 class PercentileTest(base.BaseTestCase):

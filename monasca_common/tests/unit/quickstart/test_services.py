@@ -31,6 +31,15 @@ class RunCommandTest(base.BaseTestCase):
         self.assertEqual("monasca-common db upgrade took longer than 0 s", str(error))
 
 
+class UnreadMessagesTest(base.BaseTestCase):
+    def test_the_unread_messages_of_the_persister_are_counted(self):
+        with mock.patch.object(services, "run_command", return_value='[{"left": 2}, {"left": 1}]') as command:
+            self.assertEqual(6, services.unread_messages(Path("quickstart.conf")))
+        groups = [call.args[call.args.index("--group") + 1] for call in command.call_args_list]
+        for group in groups:
+            self.assertIn(f"group_id = {group}\n", services._CONFIGURATION)
+
+
 class ServiceProcessTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
