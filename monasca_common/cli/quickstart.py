@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from monasca_common.cli.command import MonascaCommand, add_line_format
+from monasca_common.cli.command import MonascaCommand, Terminated, add_line_format
 from monasca_common.cli.terminal import unfiltered
 from monasca_common.devbroker import DevBrokerError, KafkaCluster
 from monasca_common.devbroker.ports import free_ports
@@ -112,8 +112,8 @@ class Quickstart(MonascaCommand):
         with contextlib.ExitStack() as stack:
             try:
                 status = self._run(parsed_args, stack)
-            except KeyboardInterrupt:
-                status = 130
+            except KeyboardInterrupt as interrupt:
+                status = self.terminated if isinstance(interrupt, Terminated) else 130
                 self._report(parsed_args)
                 self._say_stopping(parsed_args.keep_data)
             except Exception:

@@ -10,6 +10,7 @@ import fixtures
 from oslotest import base
 
 from monasca_common.cli import quickstart
+from monasca_common.cli.command import Terminated
 from monasca_common.cli.main import main
 from monasca_common.devbroker import DevBrokerError
 from monasca_common.quickstart import aggregates
@@ -69,9 +70,9 @@ class QuickstartCase(base.BaseTestCase):
 
 
 class InterruptTest(QuickstartCase):
-    def interrupted(self, where, *arguments):
+    def interrupted(self, where, *arguments, by=KeyboardInterrupt):
         """Return the exit status, and the lines from "stopping" on."""
-        where.side_effect = KeyboardInterrupt
+        where.side_effect = by
         status = main(["quickstart", *arguments])
         self.out.seek(0)
         lines = self.out.read().splitlines()
@@ -81,6 +82,9 @@ class InterruptTest(QuickstartCase):
         status, lines = self.interrupted(self.stand_ins["Run"].return_value.go)
         self.assertEqual(130, status)
         self.assertEqual(["stopping; the data is removed", "(Kafka ends)", "all services are stopped"], lines)
+
+    def test_the_status_after_sigterm_is_143(self):
+        self.assertEqual(143, self.interrupted(self.stand_ins["Run"].return_value.go, by=Terminated)[0])
 
     def test_an_interrupt_after_the_tables_ends_with_status_0(self):
         status, lines = self.interrupted(
