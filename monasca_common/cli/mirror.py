@@ -66,7 +66,7 @@ class MirrorVerify(MonascaCommand, Lister):
         self._status = max(map(_exit_status, compared), default=0)
         for each in compared:
             if each.not_compared:
-                self.report(f"{_place(each)} was not compared: {each.not_compared}")
+                self.report(f"{each.partition.topic}/{each.partition.partition} was not compared: {each.not_compared}")
         if parsed_args.messages:
             return _OF_MESSAGES, (_message_row(each, one) for each in compared for one in each.differences)
         return _OF_PARTITIONS, map(_partition_row, compared)
@@ -99,7 +99,3 @@ def _message_row(compared: PartitionComparison, difference: MessageDifference) -
     shown_id = None if difference.message_id is None else difference.message_id.decode(errors="backslashreplace")
     offsets = difference.source_offset, difference.target_offset
     return (*compared.partition, difference.kind, *offsets, shown_id, ", ".join(difference.fields))
-
-
-def _place(compared: PartitionComparison) -> str:
-    return f"{compared.partition.topic}/{compared.partition.partition}"

@@ -31,7 +31,7 @@ class MirrorStatus(ServiceMetrics):
         )
         self._skipped = self.counter("skipped", "Offsets that retention deleted before they were copied", "topic")
         self._delay = self.gauge("delay_seconds", "Age of a topic's last message when its copy was committed", "topic")
-        self._copied = 0
+        self.copied = 0
         self.computed_gauge("lag", "Messages that are not copied yet", "topic", samples=self._lags)
         text = "1 while the mirror copies; 0 while it cannot, with the reason in /healthcheck"
         self.computed_gauge("copying", text, samples=lambda: [((), not self.health.reason)])
@@ -43,13 +43,9 @@ class MirrorStatus(ServiceMetrics):
             for counter in (self._messages, self._bytes, self._skipped):
                 counter.labels(topic)
 
-    @property
-    def copied(self) -> int:
-        return self._copied
-
     def committed(self, topic: str, messages: int, size: int, newest_ms: int | None) -> None:
         """Count the messages of one topic in a committed transaction."""
-        self._copied += messages
+        self.copied += messages
         self._moved_at = self._clock.monotonic()
         self._messages.labels(topic).inc(messages)
         self._bytes.labels(topic).inc(size)

@@ -18,6 +18,7 @@ _PATIENCE_SECONDS = 60.0
 _COMPACTED = (
     "its topic is compacted, and each cluster removes messages at different times: name the other topics with --topic"
 )
+_RECREATED = "its topic was deleted and recreated since it was copied: run the mirror first"
 
 
 class MirrorVerification:
@@ -67,6 +68,9 @@ class MirrorVerification:
         partition = position.partition
         if is_compacted:
             return PartitionComparison(partition, not_compared=_COMPACTED)
+        found = (admin.topic_ids([partition.topic], 10.0) for admin in (self._source, self._target))
+        if [ids.get(partition.topic) for ids in found] != [position.source_id, position.target_id]:
+            return PartitionComparison(partition, not_compared=_RECREATED)
         ends, source_ends = self._target.end_offsets([partition]), self._source.end_offsets([partition])
         firsts, source_firsts = self._target.first_offsets([partition]), self._source.first_offsets([partition])
         compared = ComparedPartition(

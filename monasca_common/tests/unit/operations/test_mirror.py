@@ -282,9 +282,9 @@ class VerificationTest(base.BaseTestCase):
     def verification(self, source, target):
         self.logs = {"a:1": source, "b:1": target}
         self.useFixture(fixtures.MonkeyPatch(f"{verification.__name__}.LogReader", self.reader))
-        return MirrorVerification(settings("metrics"), *map(self.admin, (source, target)))
+        return MirrorVerification(settings("metrics"), self.admin(source, "s"), self.admin(target, "t"))
 
-    def admin(self, log):
+    def admin(self, log, topic_id):
         def at_time(times):
             return {TP: next((each.offset for each in log if each.timestamp_ms >= times[TP]), None)}
 
@@ -292,6 +292,7 @@ class VerificationTest(base.BaseTestCase):
             first_offsets=lambda _: {TP: log[0].offset},
             end_offsets=lambda _: {TP: log[-1].offset + 1},
             offsets_for_times=at_time,
+            topic_ids=lambda topics, timeout: dict.fromkeys(topics, topic_id),
         )
 
     def reader(self, connection, **_):
@@ -312,6 +313,13 @@ class VerificationTest(base.BaseTestCase):
             position = MirrorPosition("mirror", TP, 2, 6, "s", "t")
             found = self.verification(source, target).compare(position, since_ms)
             self.assertEqual((count, count, []), (found.source, found.equal, found.differences))
+
+    def test_topics_that_were_recreated_are_not_compared(self):
+        checked = self.verification([message(1)], [message(2)])
+        for source_id, target_id in (("former", "t"), ("s", "former")):
+            found = checked.compare(MirrorPosition("mirror", TP, 0, 2, source_id, target_id))
+            self.assertEqual((0, []), (found.source, found.differences))
+            self.assertIn("its topic was deleted and recreated", found.not_compared)
 
     # Rule 66
     def test_compacted_topics_are_not_compared(self):
