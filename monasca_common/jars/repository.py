@@ -29,6 +29,7 @@ _WAITS_SECONDS = (1.0, 2.0, 4.0)  # waits between the four attempts
 _SILENCE_SECONDS = 30.0
 _ATTEMPT_SECONDS = 300.0
 _CHUNK_BYTES = 65_536
+_MOST_BYTES = 512 * 1024 * 1024  # several times the largest file, because a wrong URL can deliver without end
 _TEMPORARY_ANSWERS = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -109,7 +110,8 @@ def download(jar: Jar, repository: Repository, folder: Path, sleep: Callable[[fl
         try:
             content = _attempt(jar, repository)
         except (_Unusable, OSError, http.client.HTTPException, ValueError) as error:
-            wait = next(waits, None) if _is_temporary(error) else None
+            is_final = isinstance(error, urllib.error.HTTPError) and error.code not in _TEMPORARY_ANSWERS
+            wait = None if is_final else next(waits, None)
             if wait is None:
                 raise JarError(_refusal(jar, repository, error)) from error
             sleep(wait)
@@ -120,10 +122,6 @@ def download(jar: Jar, repository: Repository, folder: Path, sleep: Callable[[fl
 
 class _Unusable(Exception):
     """The repository did not deliver the jar."""
-
-
-def _is_temporary(error: Exception) -> bool:
-    return not isinstance(error, urllib.error.HTTPError) or error.code in _TEMPORARY_ANSWERS
 
 
 def _refusal(jar: Jar, repository: Repository, error: Exception) -> str:
@@ -154,8 +152,11 @@ def _attempt(jar: Jar, repository: Repository) -> bytes:
 
 
 def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    deadline = time.monotonic() + _ATTEMPT_SECONDS
+    deadline, left = time.monotonic() + _ATTEMPT_SECONDS, _MOST_BYTES
     while chunk := response.read1(_CHUNK_BYTES):
         yield chunk
+        left -= len(chunk)
+        if left < 0:
+            raise _Unusable(f"the response has more than {_MOST_BYTES:,} bytes")
         if time.monotonic() > deadline:
             raise TimeoutError(f"the response takes longer than {_ATTEMPT_SECONDS:.0f} s")

@@ -131,6 +131,10 @@ class TestDownload(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch("monasca_common.jars.repository._ATTEMPT_SECONDS", -1.0))
         self.assertIn("takes longer", str(self.assertRaises(JarError, self.download)))
 
+    def test_a_response_that_is_too_large_is_aborted(self):
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.jars.repository._MOST_BYTES", 100))
+        self.assertIn("has more than 100 bytes", str(self.assertRaises(JarError, self.download)))
+
     def test_a_repository_that_does_not_listen_is_named(self):
         jar = read_list(self.registry.jar_list)[0]
         repository = Repository("http://127.0.0.1:9", "a test")
