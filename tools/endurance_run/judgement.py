@@ -104,11 +104,14 @@ def compare(name: str, expected: Mapping[Any, float], rows: Iterable[tuple[Any, 
 
 def audit_violations(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Judge rows of ``audit show``. Duplicates in the log are accepted, because readers remove them; the surplus of a
-    reader is a violation."""
+    reader is a violation, and so are missing rows."""
+    found = list(rows)
+    if not found:
+        return ["audit: `audit show` printed no rows"]
     return [
         f"audit: topic {row['topic']}, bucket {row['bucket']}, tier {row['tier']} {row['application']}: "
         f"{row['verdict']}, {row['lost']} lost, {row['surplus']} surplus"
-        for row in rows
+        for row in found
         if row["verdict"] != "OK" or row["lost"] or (row["surplus"] and row["tier"] != "broker")
     ]
 

@@ -169,6 +169,9 @@ class AuditTest(EnduranceCase):
         for change in ({"verdict": "INCOMPLETE"}, {"verdict": "UNCOUNTED"}, {"lost": 1}, {"surplus": 1}):
             self.assertEqual(1, len(self.judgement.audit_violations([ROW, ROW | change])), change)
 
+    def test_an_audit_without_rows_is_a_violation(self):
+        self.assertEqual(1, len(self.judgement.audit_violations([])))
+
     def test_repeats_in_the_log_are_no_violation(self):
         self.assertEqual([], self.judgement.audit_violations([ROW | {"tier": "broker", "surplus": 30}]))
 
