@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -13,6 +11,7 @@ from pathlib import Path
 from monasca_common.kafka import TopicPartition, plugins
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.operations.log_reading import LogReader
+from monasca_common.quickstart.rows import select
 from monasca_common.quickstart.services import ServiceProcess, run_command
 from monasca_common.storage import row_keys
 
@@ -108,6 +107,5 @@ def _database(folder: Path) -> Path:
 
 
 def _rows(folder: Path) -> int:
-    uri = f"file:{_database(folder)}?mode=ro"
-    with contextlib.closing(sqlite3.connect(uri, uri=True)) as connection:
-        return int(connection.execute("SELECT count(*) FROM sink_metrics").fetchone()[0])
+    [(count,)] = select(_database(folder), "SELECT count(*) FROM sink_metrics")
+    return int(count)

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
-import sqlite3
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlencode
 
 from monasca_common.devbroker.supervisor import ServerProcess, Supervisor, wait_until
+from monasca_common.quickstart.rows import select
 from monasca_common.quickstart.services import ServiceFailed, read_url
 
 _PATIENCE_SECONDS = 60.0
@@ -68,7 +67,8 @@ def compare(port: int, database: Path) -> PrometheusSummary:
 
     def equal() -> bool:
         nonlocal summary
-        summary = PrometheusSummary(_samples(port, until), _rows(database, until))
+        [(rows,)] = select(database, _ROWS, until * 1000)
+        summary = PrometheusSummary(_samples(port, until), rows)
         return summary.good
 
     wait_until(equal, _PATIENCE_SECONDS, every=_POLL_SECONDS)
@@ -79,8 +79,3 @@ def _samples(port: int, until: int) -> int:
     query = urlencode({"query": _SAMPLES, "time": until})
     found = json.loads(read_url(f"http://127.0.0.1:{port}/api/v1/query?{query}") or '{"data": {"result": []}}')
     return sum(len(series["values"]) for series in found["data"]["result"])
-
-
-def _rows(database: Path, until: int) -> int:
-    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-        return int(connection.execute(_ROWS, (until * 1000,)).fetchone()[0])

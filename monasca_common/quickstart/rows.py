@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from monasca_common.quickstart.poster import PostedBulk
 
@@ -76,17 +77,20 @@ class Count:
     duplicates: int
 
 
+def select(database: Path, statement: str, *parameters: object) -> list[Any]:
+    """Return the rows of a query over a separate connection that only reads."""
+    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
+        return connection.execute(statement, parameters).fetchall()
+
+
 def count(database: Path, metrics: Iterable[PostedBulk], events: Iterable[PostedBulk]) -> Count:
     """Compare posted items with stored rows.
 
     The table of measurements cannot contain duplicates. The table of events can contain duplicates, because an event
     that is published again with a different id is stored as another row; so each run also posts numbered events.
     """
-    with contextlib.closing(sqlite3.connect(f"file:{database}?mode=ro", uri=True)) as connection:
-        by_time = Counter(dict(connection.execute("SELECT time, count(*) FROM measurements GROUP BY time")))
-        numbers = Counter(
-            number for (number,) in connection.execute("SELECT json_extract(payload, '$.number') FROM events")
-        )
+    by_time = Counter(dict(select(database, "SELECT time, count(*) FROM measurements GROUP BY time")))
+    numbers = Counter(number for (number,) in select(database, "SELECT json_extract(payload, '$.number') FROM events"))
     metrics, events = list(metrics), list(events)
     lost = sum(max(0, bulk.size - by_time[bulk.time_ms]) for bulk in metrics if bulk.acknowledged_at)
     lost += sum(1 for bulk in events if bulk.acknowledged_at and not numbers[bulk.number])
