@@ -40,6 +40,7 @@ _EXAMPLE_OR_PARAGRAPH = re.compile(rf"\n\n|\n(?={_PROGRAM})")
 _TEXT_FORMATS = frozenset({"csv", "shell", "value"})
 _EXPANDED = re.compile(r"[\\$`]")  # by a shell, within quotation marks
 _AGAIN_SECONDS = 0.05
+_MOST_COUNTED = 2**31 - 1  # of Kafka's requests, and of limits of rows in databases
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
@@ -265,8 +266,8 @@ def until_interrupted() -> Iterator[None]:
 
 def positive(text: str) -> int:
     """Parse a positive number."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a count: use a whole number of 1 or more")
+    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= _MOST_COUNTED:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a count: use a whole number from 1 to {_MOST_COUNTED}")
     return int(text)
 
 

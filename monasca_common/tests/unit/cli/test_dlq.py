@@ -349,7 +349,8 @@ class ReplayTest(DlqCase):
 
     def test_a_count_is_a_number(self):
         for option in ("--limit", "--max-replays"):
-            self.assertEqual(2, self.run_command("replay", option, "0")[0])
+            for text in ("0", "99999999999999999999"):
+                self.assertEqual(2, self.run_command("list" if option == "--limit" else "replay", option, text)[0])
 
     def test_a_run_without_a_delivery_ends_with_status_1(self):
         self.bury(1)

@@ -194,8 +194,9 @@ class CreateTest(TopicCase):
             self.assertEqual(status, self.run_command("create", "new", "--partitions", "1", "--execute")[0])
 
     def test_invalid_input_is_a_usage_error(self):
-        for words in (("a b", "--partitions", "1"), ("new", "--partitions", "0"), ("new",)):
-            self.assertEqual(2, self.run_command("create", *words)[0], words)
+        for name, count in (("a b", "1"), ("new", "0"), ("new", "99999999999")):
+            self.assertEqual(2, self.run_command("create", name, "--partitions", count)[0], (name, count))
+        self.assertEqual(2, self.run_command("create", "new")[0])
         self.assertEqual(2, self.run_command("create", "new", "--partitions", "1", "--setting", "nonsense")[0])
 
 
