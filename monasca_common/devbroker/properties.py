@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``server.properties`` of a node."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,8 +67,8 @@ def node_properties(
 
 
 def render(properties: Mapping[str, str]) -> str:
-    """Return the text of a properties file, with escaped backslashes."""
-    return "".join(f"{name}={value}\n".replace("\\", "\\\\") for name, value in properties.items())
+    """Return the text of a properties file, which Java reads as Latin-1, with the escapes that it shares with JSON."""
+    return "".join(json.dumps(f"{name}={value}")[1:-1] + "\n" for name, value in properties.items())
 
 
 def _listeners(ports: NodePorts, security: Security) -> dict[str, str]:

@@ -39,8 +39,9 @@ class TestNodeProperties(base.BaseTestCase):
             self.assertEqual(("2", "1"), (three[name], one[name]))
         self.assertEqual(3, len(three["controller.quorum.voters"].split(",")))
 
-    def test_a_backslash_is_escaped(self):
+    def test_backslashes_and_characters_beyond_ascii_are_escaped(self):
         self.assertEqual("name=a\\\\b\n", render({"name": "a\\b"}))
+        self.assertEqual("name=\\u00e9\\u20ac\n", render({"name": "\u00e9\u20ac"}))
 
 
 class TestSecurity(base.BaseTestCase):
