@@ -4,6 +4,7 @@
 import argparse
 import importlib.metadata
 import os
+import shlex
 from pathlib import Path
 
 from monasca_common.cli.command import MonascaCommand
@@ -52,7 +53,7 @@ class JarsFetch(MonascaCommand):
         for name in names:
             self.print(str(fetched(list_file(name), environ)))
         if parsed_args.to is not None:
-            self.print(f"To use them: export {CACHE_VARIABLE}={cache_folder(environ)}")
+            self.print(f"To use them: export {CACHE_VARIABLE}={shlex.quote(str(cache_folder(environ)))}")
         return 0
 
 

@@ -27,6 +27,10 @@ class JarsFetchTest(base.BaseTestCase):
     def test_the_tested_kafka_and_the_connector_of_the_installed_pyspark_are_fetched(self):
         self.assertEqual((0, ["kafka-4.3.0", "spark-4.0.0"], ""), self.listed())
 
+    def test_the_printed_assignment_can_be_pasted_into_a_shell(self):
+        _, out, _ = run_main("jars", "fetch", "--to", "/srv/my jars")
+        self.assertIn("To use them: export MONASCA_COMMON_JARS='/srv/my jars'\n", out)
+
     def test_a_version_that_is_not_pinned_is_refused_before_anything_is_fetched(self):
         for version, part in (("4.2.0", "kafka-4.2.0 is not pinned"), ("x", VERSION_VARIABLE)):
             self.useFixture(fixtures.EnvironmentVariable(VERSION_VARIABLE, version))
