@@ -64,7 +64,7 @@ class Poster:
 
     def _run(self) -> None:
         while (bulk := self._bulks.get()) is not None:
-            body = json.dumps(bulk.content)
+            body, bulk.content = json.dumps(bulk.content), None  # the contents of an hour would fill the memory
             while time.monotonic() < self._deadline and not self._attempt(bulk, body):
                 time.sleep(_RETRY_SECONDS)
 

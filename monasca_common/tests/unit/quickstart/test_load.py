@@ -62,6 +62,9 @@ class PosterTest(base.BaseTestCase):
         self.assertEqual(5, bulk.attempts)
         self.assertEqual({("/v2.0/metrics", bulk.key, b'[{"name": "a"}]')}, set(self.requests))
 
+    def test_a_posted_bulk_does_not_keep_its_content(self):
+        self.assertIsNone(self.post(204)[1].content)
+
     def test_bulks_that_wait_at_the_deadline_are_not_posted(self):
         poster = Poster("127.0.0.1", self.server.server_address[1], threads=0)
         for number in range(3):
