@@ -50,6 +50,7 @@ _IGNORED_BY_JOBS = (
 _COLUMNS = ("dead_letter", "time", "origin", "group", "error", "replays", "action")
 _REASON_COLUMNS = ("topic", "origin", "error", "dead_letters")
 _OF_SERVICES = "the dead-letter topics of the configured services"
+_NO_REASON = "without a reason"
 _NO_MATCH = "no pending dead letter is selected: `monasca-common dlq list` shows pending dead letters"
 
 
@@ -384,7 +385,7 @@ def _action(letter: DeadLetter, is_executed: bool = False) -> tuple[str, str]:
 
 
 def _row(letter: DeadLetter, *, is_cut: bool) -> Sequence[Any]:
-    error = _reason(letter)
+    error = letter.error or _NO_REASON
     return (
         letter.place,
         _shown(letter.message.timestamp_ms),
@@ -404,7 +405,7 @@ def _facts(letter: DeadLetter, decoded: Message, parsed_args: argparse.Namespace
         "origin": letter.origin or "nowhere",
         "first_origin": letter.first_origin or "nowhere",
         "group": letter.group,
-        "error": _reason(letter),
+        "error": letter.error or _NO_REASON,
         "attempts": letter.attempts,
         "replays": letter.replays,
         "first_failure": _shown(letter.first_failure_ms),
@@ -415,10 +416,6 @@ def _facts(letter: DeadLetter, decoded: Message, parsed_args: argparse.Namespace
         headers = "\n".join(f"{name}: {value}" for name, value in message["headers"])
         facts |= {"key": message["key"], "headers": headers, "value": message["value"]}
     return facts
-
-
-def _reason(letter: DeadLetter) -> str:
-    return " ".join(letter.error.split()) or "without a reason"
 
 
 def _shown(time_ms: int | None) -> str | None:

@@ -116,7 +116,7 @@ class DeadLetterGatherer:
 
 def _reason(letter: DeadLetter) -> _Reason:
     """Return origin, group and error, truncated because the writer of a dead letter chooses their length."""
-    texts = letter.origin_topic or "unknown", letter.group, " ".join(letter.error.split()) or "without a reason"
+    texts = letter.origin_topic or "unknown", letter.group, letter.error or "without a reason"
     origin, group, error = (text[:_SHOWN_CHARACTERS] for text in texts)
     return origin, group, error
 

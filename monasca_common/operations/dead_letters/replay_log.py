@@ -46,8 +46,8 @@ class DeadLetter:
     def of(cls, message: Message, max_replays: int = MAX_REPLAYS) -> DeadLetter:
         headers = dict(message.headers)
 
-        def text(name: str) -> str:
-            return (headers.get(name) or b"").decode(errors="replace")
+        def text(name: str) -> str:  # in one line, because any client can write line breaks
+            return " ".join((headers.get(name) or b"").decode(errors="replace").split())
 
         def number(name: str) -> int:
             digits = text(name)

@@ -76,6 +76,11 @@ class HostileDeadLetterTest(DlqCase):
         self.assertEqual([0, 0], [letter["replays"] for letter in self.rows("list")])
         self.assertEqual(0, self.rows("show", "metrics.dlq/0/0")["attempts"])
 
+    def test_line_breaks_in_headers_add_no_lines(self):
+        self.bury(1, **dict.fromkeys((dead_letters.GROUP, dead_letters.ERROR_TEXT), "one\ntwo"), origin="a\nb")
+        for words in (("list",), ("list", "--by-reason")):
+            self.assertEqual(1, len(self.run_command(*words, "-f", "value")[1].splitlines()))
+
     def test_a_digit_outside_ascii_is_not_a_partition(self):
         self.assertEqual(2, self.run_command("show", "metrics.dlq/\N{SUPERSCRIPT TWO}/0")[0])
 
