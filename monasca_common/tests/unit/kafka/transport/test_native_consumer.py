@@ -213,12 +213,13 @@ class TestWithBroker(NativeConsumerCase):
     def setUpClass(cls):
         super().setUpClass()
         cls.broker = MockBroker()
-        cls.broker.create_topic("t")
-        # One flush sends the messages of a partition as one batch, which one poll returns, also on a slow machine.
         producer = Producer({"bootstrap.servers": cls.broker.bootstrap_servers, "linger.ms": 60_000})
+        for topic in ("t", "facts"):
+            cls.broker.create_topic(topic)
+            producer.list_topics(topic, PATIENCE_SECONDS)
+        # A producer that knows its topics flushes the messages of a partition as one batch, which one poll returns.
         for number in range(400):
             producer.produce("t", b"%d" % number, partition=number % 4, timestamp=1000 + number)
-        cls.broker.create_topic("facts")
         for value, key, headers in ((b"v\0", b"k", HEADERS), (b"", b"", None), (None, None, [("h", b"x")])):
             producer.produce("facts", value, key, partition=0, headers=headers, timestamp=12345)
         assert producer.flush(PATIENCE_SECONDS) == 0
