@@ -81,7 +81,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
     def _fetch(self, key: SchemaKey, find: Callable[[SchemaKey], Any] = lambda key: None) -> T:
         def request(client: Any) -> tuple[Schema, Names]:
-            schema = _by_key(client, key)
+            schema = _schema(client, key)
             return schema, tuple(_references(client, schema, set()))
 
         try:
@@ -91,8 +91,9 @@ class SchemaRegistry(RegistryClient, Generic[T]):
             if refused.code not in NOT_FOUND:
                 reason = f"the schema registry refuses to return schema {key}: {refused}"
                 raise RegistryUnavailable(reason, MAX_BACKOFF_SECONDS) from None
-            self._wait_for(key)
-            raise SerializationError(f"the schema registry has no schema {key}") from refused
+            reason = f"the schema registry has no schema {key}, or lacks a schema to which it refers: {refused}"
+            self._wait_for(key, reason)
+            raise SerializationError(reason) from refused
 
     def _cache(self, key: SchemaKey, schema: Schema, names: Names) -> tuple[str, T]:
         self._unknown.pop(key, None)
@@ -112,7 +113,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self._compare_at = min(self._compare_at, self.clock.monotonic() + _COMPARE_SECONDS)
         return self.cached[key]
 
-    def _wait_for(self, key: SchemaKey) -> None:
+    def _wait_for(self, key: SchemaKey, reason: str) -> None:
         """Raise `RegistryUnavailable` until an unknown id has been requested for ``unknown_id_seconds``. Shortly after
         another id was rejected, the wait is shorter, so that several corrupt messages do not cause a long wait. This
         method then sleeps, because decoding the batch again would repeat the wait for each of its corrupt messages."""
@@ -122,9 +123,9 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         may_appear = now - first < limit
         if now - limit < self._rejected_at <= first:
             threading.Event().wait(_SHORT_WAIT_SECONDS)
-            may_appear = self.ask(lambda client: _unless_refused(partial(_by_key, client, key))) is not None
+            may_appear = self.ask(lambda client: _unless_refused(partial(_schema, client, key))) is not None
         if may_appear:
-            raise RegistryUnavailable(f"the schema registry has no schema {key} yet", min(limit, _ASK_AGAIN_SECONDS))
+            raise RegistryUnavailable(reason, min(limit, _ASK_AGAIN_SECONDS))
         if not self.ask(self._compare):
             raise RegistryUnavailable("the schema registry has lost its schemas: restore them", MAX_BACKOFF_SECONDS)
         self.check()
@@ -138,7 +139,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         if not cached:
             return bool(_unless_refused(client.get_subjects))
         keys = {*self._reused, *random.sample(list(cached), min(len(cached), _MOST_COMPARED))} & cached.keys()
-        found = {key: _unless_refused(partial(_by_key, client, key)) for key in keys}
+        found = {key: _unless_refused(partial(_schema, client, key)) for key in keys}
         same = {key: schema.schema_str == cached[key][0] for key, schema in found.items() if schema is not None}
         self._reused = tuple(key for key, is_same in same.items() if not is_same)[:1]
         return any(same.values())
@@ -150,11 +151,17 @@ def _id_in(response: Any) -> int:
     raise ValueError("no schema id in the response")  # the response of a proxy
 
 
-def _by_key(client: Any, key: SchemaKey) -> Schema:
+def _schema(client: Any, key: SchemaKey | tuple[str | None, int | None]) -> Schema:
+    """Request a schema by its key, or by a subject and a version, which the error of a refusal then names."""
     try:
-        found: Schema = client.get_schema(key) if isinstance(key, int) else client.get_schema_by_guid(str(key))
+        if isinstance(key, tuple):
+            found: Schema = client.get_version(*key, deleted=True).schema
+        else:
+            found = client.get_schema(key) if isinstance(key, int) else client.get_schema_by_guid(str(key))
     except SchemaRegistryError as error:
-        if error.http_status_code == 404 and isinstance(key, uuid.UUID):
+        if isinstance(key, tuple):
+            error.error_message = f"version {key[1]} of {key[0]}: {error.error_message}"
+        elif error.http_status_code == 404 and isinstance(key, uuid.UUID):
             error.error_code = NOT_FOUND[-1]  # some registries have no GUIDs
         raise
     if not isinstance(found.schema_str, str) or not found.schema_str:
@@ -179,6 +186,6 @@ def _references(client: Any, schema: Schema, seen: set[tuple[Any, Any]]) -> Iter
             seen.add(version)
             if len(seen) > _MOST_REFERENCES:
                 raise SerializationError(f"a schema refers to more than {_MOST_REFERENCES} schemas")
-            found = client.get_version(*version, deleted=True).schema
+            found = _schema(client, version)
             yield from _references(client, found, seen)
-            yield reference.name or "", found.schema_str
+            yield reference.name or "", found.schema_str or ""

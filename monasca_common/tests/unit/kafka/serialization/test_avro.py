@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import decimal
 import json
+from unittest import mock
 
 from monasca_common.kafka import SerializationContext
 from monasca_common.kafka.errors import ConfigurationError, MisuseError, SchemaRefused, SerializationError
@@ -119,6 +120,30 @@ class ReferenceTest(AvroCase):
             self.memory.answer("POST", f"/subjects/{context.topic}-value/versions", body)
             written = self.avro(auto_register=False).dumps(value, context)
             self.assertEqual(value, self.avro().loads(written, context))
+
+    def referring(self, version):
+        """Register a schema that refers to a version of the topic's subject; return a value of it."""
+        reference = {"name": "example.Reading", "subject": f"{self.topic}-value", "version": version}
+        body = {"schema": '"example.Reading"', "references": [reference]}
+        self.memory.answer("POST", "/subjects/other-value/versions", body)
+        return b"\0\0\0\0\x02" + self.value[5:]
+
+    def test_the_error_of_a_missing_reference_names_both_schemas(self):
+        value = self.referring(version=7)
+        for error in (self.unavailable(self.avro(), value), self.rejected(self.avro(), value)[1]):
+            self.assertIn("schema 2, or", str(error))
+            self.assertIn(f"version 7 of {self.topic}-value: Version 7 not found. (40402)", str(error))
+
+    def test_a_proxy_that_returns_no_schema_for_a_reference_is_unavailable(self):
+        value, serializer, answer = self.referring(version=1), self.avro(), self.memory.answer
+
+        def proxied(method, path, body):
+            return (200, {}) if "/versions/" in path else answer(method, path, body)
+
+        with mock.patch.object(self.memory, "answer", proxied):
+            self.unavailable(serializer, value)
+        self.clock.advance(60)
+        self.assertEqual(VALUE, serializer.loads(value, self.context))
 
 
 class ErrorsTest(AvroCase):
