@@ -7,8 +7,6 @@ import random
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from operator import methodcaller
 from typing import Any, Generic, TypeVar
 
 from confluent_kafka.schema_registry import Schema
@@ -64,7 +62,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         `SerializationError` if its format differs, or the registry still lacks it after ``unknown_id_seconds``."""
         self.check()
         cached = self.cached.get(key)
-        return self._fetch(key, self.cached.get) if cached is None else cached[1]
+        return self._fetch(key, lambda: self.cached.get(key)) if cached is None else cached[1]
 
     def resolve(self, subject: str, text: str | None = None, *, register: bool = False) -> tuple[int, T]:
         """Return the id of a schema under this subject, and the schema as the registry has it: the schema ``text``, or
@@ -72,20 +70,25 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
         Raises `SchemaRefused`, and the errors of `get`, also if the registry returns the id of another cached schema.
         """
-        request = methodcaller("get_latest_version", subject)
-        if text is not None:
-            name = "register_schema_full_response" if register else "lookup_schema"
-            request = methodcaller(name, subject, Schema(text, self._schema_type))
-        schema_id: int = self.ask(lambda client: _id_in(request(client)))
+        schema = Schema(text, self._schema_type)
+
+        def request(client: Any) -> int:
+            method = client.register_schema_full_response if register else client.lookup_schema
+            found = client.get_latest_version(subject) if text is None else method(subject, schema)
+            if type(found.schema_id) is int and 0 <= found.schema_id < 2**32:
+                return found.schema_id
+            raise ValueError("no schema id in the response")  # the response of a proxy
+
+        schema_id: int = self.ask(request)
         return schema_id, self._fetch(schema_id)
 
-    def _fetch(self, key: SchemaKey, find: Callable[[SchemaKey], Any] = lambda key: None) -> T:
+    def _fetch(self, key: SchemaKey, find: Callable[[], Any] = lambda: None) -> T:
         def request(client: Any) -> tuple[Schema, Names]:
             schema = _schema(client, key)
             return schema, tuple(_references(client, schema, set()))
 
         try:
-            entry: tuple[str, T] = self.ask(request, partial(find, key), lambda found: self._cache(key, *found))
+            entry: tuple[str, T] = self.ask(request, find, lambda found: self._cache(key, *found))
             return entry[1]
         except SchemaRefused as refused:
             if refused.code not in NOT_FOUND:
@@ -123,7 +126,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         may_appear = now - first < limit
         if now - limit < self._rejected_at <= first:
             threading.Event().wait(_SHORT_WAIT_SECONDS)
-            may_appear = self.ask(lambda client: _unless_refused(partial(_schema, client, key))) is not None
+            may_appear = self.ask(lambda client: _unless_refused(_schema, client, key)) is not None
         if may_appear:
             raise RegistryUnavailable(reason, min(limit, _ASK_AGAIN_SECONDS))
         if not self.ask(self._compare):
@@ -139,16 +142,10 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         if not cached:
             return bool(_unless_refused(client.get_subjects))
         keys = {*self._reused, *random.sample(list(cached), min(len(cached), _MOST_COMPARED))} & cached.keys()
-        found = {key: _unless_refused(partial(_schema, client, key)) for key in keys}
+        found = {key: _unless_refused(_schema, client, key) for key in keys}
         same = {key: schema.schema_str == cached[key][0] for key, schema in found.items() if schema is not None}
         self._reused = tuple(key for key, is_same in same.items() if not is_same)[:1]
         return any(same.values())
-
-
-def _id_in(response: Any) -> int:
-    if type(response.schema_id) is int and 0 <= response.schema_id < 2**32:
-        return response.schema_id
-    raise ValueError("no schema id in the response")  # the response of a proxy
 
 
 def _schema(client: Any, key: SchemaKey | tuple[str | None, int | None]) -> Schema:
@@ -169,10 +166,10 @@ def _schema(client: Any, key: SchemaKey | tuple[str | None, int | None]) -> Sche
     return found
 
 
-def _unless_refused(request: Callable[[], T]) -> T | None:
+def _unless_refused(request: Callable[..., T], *arguments: Any) -> T | None:
     """Return the response, or ``None`` if the registry refuses the request."""
     try:
-        return request()
+        return request(*arguments)
     except SchemaRegistryError as error:
         if refusal(error) is None:
             raise
