@@ -18,9 +18,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import fastavro
 from fastavro import _read_py, _write_py
-from fastavro.read import LOGICAL_READERS
 from fastavro.schema import SchemaParseException
-from fastavro.validation import ValidationError
 from oslo_config import cfg
 
 from monasca_common.kafka.errors import ConfigurationError, SerializationError
@@ -103,14 +101,14 @@ def _read_decimal(data: bytes, schema: Any, *_: Any) -> decimal.Decimal:
     return decimal.Decimal(f"{number}e-{schema.get('scale', 0)}")
 
 
-for _readers in (LOGICAL_READERS, _read_py.LOGICAL_READERS):  # type: ignore[attr-defined]
+for _readers in (fastavro.read.LOGICAL_READERS, _read_py.LOGICAL_READERS):  # type: ignore[attr-defined]
     _readers.update(dict.fromkeys(("bytes-decimal", "fixed-decimal"), _read_decimal))  # for the whole process
 
 
 def _invalid_field(value: Any, schema: Any) -> str:
     try:
         fastavro.validate(value, schema)
-    except ValidationError as error:
+    except fastavro.validation.ValidationError as error:
         fields = {getattr(each, "field", "") for each in error.errors}
         return f"invalid: {', '.join(sorted(fields))}"
     except Exception as error:
@@ -128,10 +126,8 @@ def _complete(schema: Any, named: dict[str, Any]) -> Any:
 
 def _inspect(schema: Any, named: dict[str, Any], records: dict[str, tuple[bool, bool]]) -> tuple[bool, bool]:
     """Return whether a type is recursive or contains a recursive type, and whether all of its values are encoded in
-    zero bytes. ``named``: the named types by full name. ``records``: the results by record, to which this adds.
-
-    Raises `SerializationError` for an array of items without bytes, and for nested records without bytes.
-    """
+    zero bytes. ``named``: the named types by full name. ``records``: the results by record, to which this adds. Raises
+    `SerializationError` for an array of items without bytes, and for nested records without bytes."""
     if isinstance(schema, str):
         return _inspect(named[schema], named, records) if schema in named else (False, schema == "null")
     if isinstance(schema, list):

@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The frame of values with a schema, as Confluent's serializers write it: byte 0, the schema id in 4 bytes, and the
-value.
-
-Values with the GUID of their schema in a header are also read.
-"""
+value. Values with the GUID of their schema in a header are also read."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ import functools
 import uuid
 from abc import abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic
 
 from oslo_config import cfg
 
@@ -19,9 +16,7 @@ from monasca_common.kafka.config.schema_registry import GROUP, registry_settings
 from monasca_common.kafka.errors import ConfigurationError, MisuseError, SchemaRefused, SerializationError
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer
 from monasca_common.kafka.serialization.json import PLAIN
-from monasca_common.kafka.serialization.registry import Names, SchemaKey, SchemaRegistry
-
-T = TypeVar("T")
+from monasca_common.kafka.serialization.registry import Names, SchemaKey, SchemaRegistry, T
 
 MAGIC = b"\0"
 ID_END = 5

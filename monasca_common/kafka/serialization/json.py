@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""JSON (RFC 8259) in UTF-8, without NaN, Infinity and lone surrogates.
-
-Values are written with orjson, because it refuses values that would be read back as other types, and read with msgspec,
-because it reads integers of any size exactly. If a key is repeated, its last value is used.
-"""
+"""JSON (RFC 8259) in UTF-8, without NaN, Infinity and lone surrogates. Values are written with orjson, because it
+refuses values that would be read back as other types, and read with msgspec, because it reads integers of any size
+exactly. If a key is repeated, its last value is used."""
 
 from __future__ import annotations
 

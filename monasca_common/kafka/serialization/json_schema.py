@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 from urllib.parse import urljoin
 
 import referencing
-from jsonschema import validators
-from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema import SchemaError, ValidationError, validators
 from jsonschema.protocols import Validator
 from referencing.jsonschema import DRAFT202012
 
@@ -75,8 +74,7 @@ def _number(text: str) -> float:
 
 
 def _check(plain: Any, schema: Validator, name: str) -> None:
-    """Raise `SerializationError` with the path and the rule of the first error, without its text, which quotes the
-    value."""
+    """Raise `SerializationError` with the path and rule of the first error, because its text would quote the value."""
     try:
         error = next(schema.iter_errors(plain), None)
         rule = "" if error is None else f"{error.json_path} breaks the rule {error.validator}"

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Protobuf messages of a generated class, with a schema id and the position of the message type in its file.
-
-The generated class decodes every version of its message, so reading needs no registry.
-"""
+"""Protobuf messages of a generated class, with a schema id and the position of the message type in its file. The
+generated class decodes every version of its message, so reading needs no registry."""
 
 from __future__ import annotations
 

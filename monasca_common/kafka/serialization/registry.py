@@ -9,8 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
-from confluent_kafka.schema_registry import Schema
-from confluent_kafka.schema_registry.error import SchemaRegistryError
+from confluent_kafka.schema_registry import Schema, SchemaRegistryError
 
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.errors import RegistryUnavailable, SchemaRefused, SerializationError
@@ -34,8 +33,8 @@ _REUSED = (
 class SchemaRegistry(RegistryClient, Generic[T]):
     """The schemas of one format, by id. Thread-safe. ``parse``: see `FramedSerializer`.
 
-    Schemas in the cache need no registry. A registry that restarts empty may assign an id to a different schema, so
-    cached schemas are compared with the registry every minute. While one differs, nothing is read or written.
+    A registry that restarts empty may assign an id to a different schema, so cached schemas are compared with the
+    registry every minute. While one differs, nothing is read or written.
     """
 
     def __init__(self, settings: SchemaRegistrySettings, schema_type: str, parse: Callable[[str, Names], T]) -> None:
@@ -49,8 +48,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self._rejected_at = float("-inf")  # the time at which the last unknown id was rejected
 
     def check(self) -> None:
-        """Raise `RegistryUnavailable` while the registry has a different schema under the id of a cached one. A thread
-        compares them from time to time, while the caller continues."""
+        """Raise `RegistryUnavailable` while a cached schema differs. Another thread compares the schemas."""
         if self.clock.monotonic() >= max(self._compare_at, self._ask_at):
             self._compare_at = self.clock.monotonic() + _COMPARE_SECONDS
             threading.Thread(target=self._answer, args=(self._compare,), name="schema-registry", daemon=True).start()
@@ -66,10 +64,8 @@ class SchemaRegistry(RegistryClient, Generic[T]):
 
     def resolve(self, subject: str, text: str | None = None, *, register: bool = False) -> tuple[int, T]:
         """Return the id of a schema under this subject, and the schema as the registry has it: the schema ``text``, or
-        the latest. ``register``: register ``text`` if it is missing.
-
-        Raises `SchemaRefused`, and the errors of `get`, also if the registry returns the id of another cached schema.
-        """
+        the latest. ``register``: register ``text`` if it is missing. Raises `SchemaRefused`, and the errors of `get`,
+        also if the registry returns the id of another cached schema."""
         schema = Schema(text, self._schema_type)
 
         def request(client: Any) -> int:

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The client of a schema registry, with a deadline for each request, and a back-off while it is unavailable.
-
-Each request opens a client. Requests are rare, and a client's connection and cache are thus neither shared with a
-forked child nor blocked by a registry that hangs.
-"""
+"""The client of a schema registry, with a deadline for each request, and a back-off while it is unavailable. Each
+request opens a client: requests are rare, and a client's connection and cache are thus neither shared with a forked
+child nor blocked by a registry that hangs."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka.schema_registry import Schema as Schema
-from confluent_kafka.schema_registry import SchemaRegistryClient
-from confluent_kafka.schema_registry.error import SchemaRegistryError
+from confluent_kafka.schema_registry import SchemaRegistryClient, SchemaRegistryError
 
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
