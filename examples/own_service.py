@@ -7,7 +7,6 @@ Its options are in ``[tally]``, in ``[kafka_readings]`` for its consumer, and in
 import logging
 import sys
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from oslo_config import cfg
@@ -27,7 +26,7 @@ from monasca_common.kafka.config import (
 from monasca_common.kafka.message import Message
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.runtime.logs import joined, started, stopped
-from monasca_common.runtime.member import Member
+from monasca_common.runtime.member import Attempt, Member
 from monasca_common.runtime.member_health import MemberStatus, members_health
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.settings import StatusSettings
@@ -81,12 +80,12 @@ class TallyMember(Member):
     def __init__(self, settings: TallySettings, metrics: TallyMetrics) -> None:
         audit = settings.audit if settings.audit.enabled else None
         tap = audit_tap(audit, "tally", settings.consumer.group_id)
-        super().__init__("readings", settings.consumer, settings.producer, tap=tap)
+        super().__init__(MemberStatus("readings"), settings.consumer, settings.producer, tap=tap)
         self._highest = settings.highest
         self._readings = metrics.readings
 
-    def open(self, stack: ExitStack) -> Processor:
-        consumer, producer, hooks = self.open_clients(stack)
+    def open(self, attempt: Attempt) -> Processor:
+        consumer, producer, hooks = self.open_clients(attempt)
         return Processor(
             consumer, self.handle, per_message=True, producer=producer, dead_letters=DeadLetters(), hooks=hooks
         )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import partial
 
@@ -12,7 +11,7 @@ from monasca_common.kafka import DeadLetters, MessagingError, Processor, Registr
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.notification.settings import NotificationSettings
-from monasca_common.runtime.member import DATABASE_RETRY, Member
+from monasca_common.runtime.member import DATABASE_RETRY, Attempt, Member
 from monasca_common.runtime.member_health import MemberState, MemberStatus
 from monasca_common.storage.errors import StorageError
 
@@ -27,15 +26,15 @@ class NotificationMember(Member):
         self, settings: NotificationSettings, handler: Callable[[Message], None], clock: Clock, status: MemberStatus
     ) -> None:
         tap = audit_tap(settings.audit, "notification", settings.consumer.group_id)
-        super().__init__(status.name, settings.consumer, settings.producer, tap=tap, clock=clock, status=status)
+        super().__init__(status, settings.consumer, settings.producer, tap=tap, clock=clock)
         self._threads = settings.processing.number
         self._handler = handler
 
-    def open(self, stack: contextlib.ExitStack) -> Processor:
-        consumer, producer, hooks = self.open_clients(stack)
+    def open(self, attempt: Attempt) -> Processor:
+        consumer, producer, hooks = self.open_clients(attempt)
         return Processor(
             consumer,
-            partial(self._handle, stack),
+            partial(self._handle, attempt),
             per_message=True,
             producer=producer,
             retry=DATABASE_RETRY,
@@ -45,7 +44,7 @@ class NotificationMember(Member):
             hooks=hooks,
         )
 
-    def _handle(self, attempt: contextlib.ExitStack, message: Message) -> None:
+    def _handle(self, attempt: Attempt, message: Message) -> None:
         """Handle a message. While the database is unavailable, the health reports it. A permanent database error ends
         the attempt, so that an operator sees it."""
         try:
@@ -57,6 +56,6 @@ class NotificationMember(Member):
             self.health.waits(MemberState.WAITING_FOR_DATABASE, str(later.__cause__ or later), partition)
             raise
         except StorageError as error:
-            self.fail(attempt, error)
+            attempt.fail(error)
             raise RetryLater from error
         self.health.waits(MemberState.WAITING_FOR_DATABASE, "")

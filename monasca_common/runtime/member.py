@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -38,54 +37,68 @@ _PROBE_PATIENCE_SECONDS = 2.0
 Tap = Callable[[ProducerSettings, Mapping[TopicPartition, int]], AbstractContextManager[tuple[ProducerSettings, Hook]]]
 
 
+class Attempt(ExitStack):
+    """The resources of one attempt, which are closed at its end, and the error that ended it."""
+
+    processor: Processor | None = None  # set while it runs
+    error: Exception | None = None
+
+    def fail(self, error: Exception) -> None:
+        """End the attempt because of ``error``, which no retry can resolve; later errors are ignored. A handler must
+        then raise `RetryLater`, so that its message stays unhandled."""
+        if self.error is None:
+            self.error = error
+            self.stop()
+
+    def stop(self) -> None:
+        if (processor := self.processor) is not None:  # the attempt may end concurrently
+            processor.stop()
+
+
 class Member(Loop):
     """Reads topics as a member of a consumer group. Create it in the process that runs it, after the fork.
 
-    ``tap``: an observer of its attempts. ``status``: the status of the replaced member, whose counts continue.
-    ``counts_unfinished``: see `MemberHealth`.
+    ``status``: the status of a new member, or of the replaced member, whose counts continue. ``tap``: an observer of
+    its attempts. ``counts_unfinished``: see `MemberHealth`.
     """
 
     counts_unfinished = True
 
     def __init__(
         self,
-        name: str,
+        status: MemberStatus,
         consumer: ConsumerSettings,
         producer: ProducerSettings,
         *,
         tap: Tap | None = None,
         clock: Clock | None = None,
-        status: MemberStatus | None = None,
     ) -> None:
-        super().__init__(f"the consumer of {name}", clock)
-        self.name = name
-        status = status or MemberStatus(name, pid=os.getpid())
+        super().__init__(f"the consumer of {status.name}", clock)
+        self.name = status.name
+        status.pid = os.getpid()
         self.health = MemberHealth(status, self.clock, counts_unfinished=self.counts_unfinished)
         self._probe_at = 0.0
-        self._processor: Processor | None = None  # set during an attempt
         self._consumer_settings, self._producer_settings = consumer, producer
         self._tap = tap
-        self._failing = threading.Lock()
-        self._attempt: ExitStack | None = None  # the latest attempt
-        self._failure: Exception | None = None  # the failure of this attempt
+        self._attempt = Attempt()  # the latest attempt
 
     @abstractmethod
-    def open(self, stack: ExitStack) -> Processor:
-        """Open the processor of one attempt, with `open_clients`. ``stack`` is closed when the attempt ends."""
+    def open(self, attempt: Attempt) -> Processor:
+        """Open the processor of one attempt, with `open_clients`."""
 
     def open_clients(
-        self, stack: ExitStack, positions: Mapping[TopicPartition, int] | None = None
+        self, attempt: Attempt, positions: Mapping[TopicPartition, int] | None = None
     ) -> tuple[KafkaConsumer, KafkaProducer, Sequence[Hook]]:
-        """Open the clients of an attempt, which ``stack`` closes; return them, and the hooks of its processor."""
+        """Open the clients of an attempt, and return them, and the hooks of its processor."""
         settings = self._producer_settings
         hooks: list[Hook] = [self.health]
         if self._tap is not None:
-            settings, hook = stack.enter_context(self._tap(settings, {} if positions is None else positions))
+            settings, hook = attempt.enter_context(self._tap(settings, {} if positions is None else positions))
             hooks.append(hook)
         producer = open_producer(settings)
-        stack.callback(producer.close, CLOSE_SECONDS)
+        attempt.callback(producer.close, CLOSE_SECONDS)
         consumer = open_consumer(self._consumer_settings)
-        stack.callback(consumer.close, CLOSE_SECONDS)
+        attempt.callback(consumer.close, CLOSE_SECONDS)
         return consumer, producer, hooks
 
     def run(self) -> None:
@@ -101,26 +114,11 @@ class Member(Loop):
     def stop(self) -> None:
         """Finish the messages in handlers, commit, and leave the group, within ``stop_timeout_seconds``."""
         super().stop()
-        if (processor := self._processor) is not None:  # the attempt may end concurrently
-            processor.stop()
-
-    def fail(self, attempt: ExitStack, error: Exception) -> None:
-        """End the attempt because of ``error``, which no retry can resolve; later errors are ignored. A handler must
-        then raise `RetryLater`, so that its message stays unhandled.
-
-        ``attempt``: the stack passed to `open`, because a handler abandoned by an earlier attempt must not end this
-        one.
-        """
-        with self._failing:
-            if attempt is not self._attempt or self._failure is not None:
-                return
-            self._failure, processor = error, self._processor
-        if processor is not None:
-            processor.stop()
+        self._attempt.stop()
 
     def status(self) -> MemberStatus:
         """Return the current status. Thread-safe."""
-        consumer = None if (processor := self._processor) is None else processor.consumer
+        consumer = None if (processor := self._attempt.processor) is None else processor.consumer
         if consumer is not None and self.clock.monotonic() >= self._probe_at:
             self._probe_at = self.clock.monotonic() + _PROBE_SECONDS
             self._probe(consumer)
@@ -137,16 +135,15 @@ class Member(Loop):
 
     def serve(self) -> None:
         """Run one attempt: open its clients, process messages, and close the clients."""
-        with ExitStack() as stack:
-            with self._failing:
-                self._attempt, self._failure = stack, None
-            processor = self._processor = self.open(stack)
-            stack.callback(setattr, self, "_processor", None)
+        with Attempt() as attempt:
+            self._attempt = attempt
+            processor = attempt.processor = self.open(attempt)
+            attempt.callback(setattr, attempt, "processor", None)
             self.health.begin()
             if not self.stopping.is_set():
                 processor.run()
-        if self._failure is not None:
-            raise self._failure
+        if attempt.error is not None:
+            raise attempt.error
 
 
 #: A part of a worker, which runs in its own thread.

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from oslo_config import cfg
@@ -16,7 +14,7 @@ from monasca_common.kafka import DeadLetters, MessagingError, Processor
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import KAFKA_GROUP, consumer_settings
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-from monasca_common.runtime.member import DATABASE_RETRY, Member, Tap
+from monasca_common.runtime.member import DATABASE_RETRY, Attempt, Member, Tap
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
@@ -73,7 +71,7 @@ class BatchMember(Member):
         tap: Tap | None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(status.name, consumer, producer, tap=tap, clock=clock, status=status)
+        super().__init__(status, consumer, producer, tap=tap, clock=clock)
         self._storage = storage
         self._dead_letters = dead_letters
         self._threads = threads
@@ -82,17 +80,16 @@ class BatchMember(Member):
     def handler(self, parts: HandlerParts) -> BatchHandler[Any]:
         """Return the handler of one attempt."""
 
-    def open(self, stack: ExitStack) -> Processor:
+    def open(self, attempt: Attempt) -> Processor:
         writers = WriterPool(self._storage)
-        stack.callback(writers.close)
-        fail = partial(self.fail, stack)
-        starts = StartOffsets(writers, self.health, fail)
-        consumer, producer, hooks = self.open_clients(stack, starts.positions)
+        attempt.callback(writers.close)
+        starts = StartOffsets(writers, self.health, attempt.fail)
+        consumer, producer, hooks = self.open_clients(attempt, starts.positions)
         # Without offsets in the database, the offsets in Kafka are used: rows are stored at least once, and overwrite
         # rows with the same key.
         if Capability.OFFSETS in self._storage.capabilities:
             starts.attach(consumer)
-        handler = self.handler(HandlerParts(consumer.settings.group_id, writers, starts, self.health, fail))
+        handler = self.handler(HandlerParts(consumer.settings.group_id, writers, starts, self.health, attempt.fail))
         if consumer.settings.connection.tracing != "off":
             handler.trace()
         return Processor(

@@ -13,7 +13,7 @@ from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.runtime import restarts
 from monasca_common.runtime.member import Member
-from monasca_common.runtime.member_health import MemberState
+from monasca_common.runtime.member_health import MemberState, MemberStatus
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 ORDERS = TopicPartition("orders", 0)
@@ -37,16 +37,16 @@ class OrdersMember(Member):
         self.failures = []
         self.attempts = []
 
-    def open(self, stack):
-        self.attempts.append(stack)
-        consumer, producer, hooks = self.open_clients(stack)
-        return Processor(consumer, partial(self.handle, stack), producer=producer, hooks=hooks, per_message=True)
+    def open(self, attempt):
+        self.attempts.append(attempt)
+        consumer, producer, hooks = self.open_clients(attempt)
+        return Processor(consumer, partial(self.handle, attempt), producer=producer, hooks=hooks, per_message=True)
 
     def handle(self, attempt, message):
         if self.refusals:
             error = self.refusals.pop(0)
-            self.fail(attempt, error)
-            self.fail(attempt, ValueError("a later one"))
+            attempt.fail(error)
+            attempt.fail(ValueError("a later one"))
             raise RetryLater from error
         self.values.append(message.value)
 
@@ -73,7 +73,7 @@ class MemberTest(Waiting, base.BaseTestCase):
 
     def start(self, *refusals, **options):
         consumer = self.kafka.consumer_settings("orders", "g", max_wait_time_seconds=0.01, stop_timeout_seconds=1.0)
-        self.member = OrdersMember("orders", consumer, self.kafka.producer_settings(), **options)
+        self.member = OrdersMember(MemberStatus("orders"), consumer, self.kafka.producer_settings(), **options)
         self.member.refusals += refusals
         self.thread = threading.Thread(target=self.member.run, daemon=True)
         self.thread.start()
@@ -114,7 +114,7 @@ class MemberTest(Waiting, base.BaseTestCase):
         self.publish(b"1")
         self.start(ValueError("of the handler"))
         self.wait_until(lambda: self.member.values)
-        self.member.fail(self.member.attempts[0], ValueError("of an abandoned handler"))
+        self.member.attempts[0].fail(ValueError("of an abandoned handler"))
         self.publish(b"2")
         self.wait_until(lambda: len(self.member.values) == 2)
         self.stop()
