@@ -8,6 +8,8 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
+from msgspec import structs
+
 from monasca_common.kafka import (
     Hook,
     KafkaConsumer,
@@ -75,6 +77,7 @@ class Member(Loop):
     ) -> None:
         super().__init__(f"the consumer of {status.name}", clock)
         self.name = status.name
+        self.restarts = status.restarts
         status.pid = os.getpid()
         self.health = MemberHealth(status, self.clock, counts_unfinished=self.counts_unfinished)
         self._probe_at = 0.0
@@ -108,9 +111,6 @@ class Member(Loop):
     def failed(self, error: Exception) -> None:
         self.health.enter(MemberState.FAILED, str(error) or type(error).__name__)
 
-    def restarted(self) -> None:
-        self.health.restarted()
-
     def stop(self) -> None:
         """Finish the messages in handlers, commit, and leave the group, within ``stop_timeout_seconds``."""
         super().stop()
@@ -122,7 +122,7 @@ class Member(Loop):
         if consumer is not None and self.clock.monotonic() >= self._probe_at:
             self._probe_at = self.clock.monotonic() + _PROBE_SECONDS
             self._probe(consumer)
-        return self.health.report(consumer)
+        return structs.replace(self.health.report(consumer), restarts=self.restarts)
 
     def _probe(self, consumer: KafkaConsumer) -> None:
         """Send a request to the brokers, because a consumer without messages may be idle or disconnected."""

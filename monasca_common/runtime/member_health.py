@@ -98,10 +98,6 @@ class MemberHealth(Hook):
                 self._status.since_ms = self._clock.time_ms()
             self._status.state, self._status.reason = state, reason[:MAX_REASON]
 
-    def restarted(self) -> None:
-        with self._lock:
-            self._status.restarts += 1
-
     def waits(self, state: MemberState, reason: str, partition: TopicPartition | None = None) -> None:
         """Record a wait for the database or for Kafka, or the end of a wait if ``reason`` is empty. ``partition``: the
         partition of the waiting message. The wait is ignored if the partition was revoked, and ends when all waiting

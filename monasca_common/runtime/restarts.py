@@ -42,6 +42,7 @@ class Loop(ABC):
         self.clock = clock or SystemClock()
         self.stopping = threading.Event()
         self.finished = False
+        self.restarts = 0
         self._subject = subject
 
     @abstractmethod
@@ -57,9 +58,6 @@ class Loop(ABC):
 
     def failed(self, error: Exception) -> None:  # noqa: B027 - most loops have nothing to add
         """Called after ``error`` has ended `serve`, which is called again after the back-off."""
-
-    def restarted(self) -> None:  # noqa: B027
-        """Called before `serve` is called again."""
 
     def run(self) -> None:
         """Serve until `stop`, or until `serve` sets `finished`. Raises the errors of `check`.
@@ -84,7 +82,7 @@ class Loop(ABC):
                 LOG.error("%s failed and %s: %s", self._subject, then, self.described(error), exc_info=unexpected)
                 self.failed(error)
                 if not self.stopping.wait(delay):
-                    self.restarted()
+                    self.restarts += 1
 
     def stop(self) -> None:
         """Request the stop and return immediately; `run` ends after its current step."""
@@ -98,13 +96,11 @@ class WorkerLoop(Loop):
     def __init__(self, subject: str, clock: Clock, status: MemberStatus, *, reason: str = "not started yet") -> None:
         super().__init__(subject, clock)
         self.health = LoopHealth(status.name, clock, reason=reason)
+        self.restarts = status.restarts
         self._status = status
 
     def failed(self, error: Exception) -> None:
         self.health.failed(error)
-
-    def restarted(self) -> None:
-        self._status.restarts += 1
 
     def status(self) -> MemberStatus:
         """Return the current status. Thread-safe."""
@@ -113,6 +109,7 @@ class WorkerLoop(Loop):
             self._status,
             state=MemberState.FAILED if reason else MemberState.RUNNING,
             reason=reason,
+            restarts=self.restarts,
             reported_ms=now_ms,
             turned_ms=now_ms - round(self.health.turn_seconds * 1000),
             moved_ms=now_ms,

@@ -201,8 +201,8 @@ class StatusTest(MemberHealthCase):
 
     def test_a_returned_status_does_not_change(self):
         before = self.status()
-        self.health.restarted()
-        self.assertEqual((0, 1), (before.restarts, self.status().restarts))
+        self.health.after_dead_letter(None, MessagingError("refused"))
+        self.assertEqual((0, 1), (before.dead_letters, self.status().dead_letters))
 
 
 class ProbesTest(MemberHealthCase):

@@ -42,14 +42,12 @@ class FailingLoop(Loop):
         self._error = error
 
     def serve(self):
+        self.events.append(f"attempt {self.restarts}")
         self.clock.advance(self._lives.pop(0))
         raise self._error("no broker")
 
     def failed(self, error):
         self.events.append(str(error))
-
-    def restarted(self):
-        self.events.append("again")
 
 
 class Client:
@@ -95,9 +93,10 @@ class RestartsTest(base.BaseTestCase):
         waits = self.run_it(0, 0, HEALTHY_SECONDS + 1)
         self.assertEqual(waits[0], waits[2])
 
-    def test_a_failure_is_noted_before_the_back_off_and_a_restart_after_it_unless_stopped(self):
+    def test_a_failure_is_reported_before_the_back_off_and_a_restart_is_counted_after_it_unless_stopped(self):
         self.run_it(0, 0)
-        self.assertEqual(["no broker", "again", "no broker"], self.loop.events)
+        self.assertEqual(["attempt 0", "no broker", "attempt 1", "no broker"], self.loop.events)
+        self.assertEqual(1, self.loop.restarts)
 
     def test_the_clients_of_a_failed_attempt_are_released_before_the_next_attempt(self):
         self.addCleanup(gc.enable)
@@ -115,7 +114,7 @@ class RestartsTest(base.BaseTestCase):
 
         self.useFixture(fixtures.MonkeyPatch(f"{FailingLoop.__module__}.FailingLoop.check", check))
         self.assertRaises(FencedError, self.run_it, 0, 0, error=FencedError)
-        self.assertEqual([], self.loop.events)
+        self.assertEqual(["attempt 0"], self.loop.events)
 
 
 class IdleLoop(WorkerLoop):
@@ -149,5 +148,5 @@ class WorkerLoopTest(base.BaseTestCase):
         self.assertEqual((False, {"one": 0.0, "two": 601.0}), (live, body["seconds_since_turn"]))
 
     def test_restarts_continue_those_of_the_replaced_loop(self):
-        self.loops[0].restarted()
+        self.loops[0].restarts += 1
         self.assertEqual([3, 2], [loop.status().restarts for loop in self.loops])
