@@ -19,12 +19,14 @@ from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from monasca_common.notification.errors import AddressRefused, SendFailed
+from monasca_common.runtime.send_deadline import SendDeadline
 
 IpAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 IpNetwork: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 #: A function with the parameters and the result of `socket.getaddrinfo`.
 Lookup: TypeAlias = Callable[..., Sequence[tuple[Any, ...]]]
 
+_CONNECT_SECONDS = 3.0  # time limit of the connection to each address
 _PORTS = {"http": 80, "https": 443}
 _FORBIDDEN_SIGNS = re.compile(r"[\s\x00-\x20\x7f\\]")
 _HOST = re.compile(r"[A-Za-z0-9._-]+|[0-9A-Fa-f:.]+")  # a name or an IPv4 address; an IPv6 address
@@ -146,6 +148,20 @@ def resolve(host: str, port: int, rules: AddressRules | None, seconds: float, lo
                 detail=f"the address is {address}",  # only for operators, because it reveals a private network
             )
     return found
+
+
+def connect(addresses: Sequence[IpAddress], port: int, deadline: SendDeadline) -> socket.socket:
+    """Connect to the first address that accepts a connection, which ``deadline`` watches. Raises `OSError`."""
+    for number, address in enumerate(addresses, 1):
+        try:
+            connection = socket.create_connection((str(address), port), deadline.left(_CONNECT_SECONDS))
+        except OSError:
+            if number == len(addresses) or deadline.over:
+                raise
+        else:
+            deadline.watch(connection)  # before a TLS handshake, which the deadline also limits
+            return connection
+    raise AssertionError("a resolved host has an address")
 
 
 def _addresses(host: str, port: int, seconds: float, lookup: Lookup) -> list[IpAddress]:

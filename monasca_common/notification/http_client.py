@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.notification.addresses import AddressRules, Endpoint, IpAddress, Lookup, endpoint, resolve
+from monasca_common.notification.addresses import AddressRules, Endpoint, IpAddress, Lookup, connect, endpoint, resolve
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.settings import NOTIFICATION_GROUP, HttpSettings
 from monasca_common.runtime.send_deadline import SendDeadline
@@ -78,7 +78,7 @@ class HttpClient:
         return answer
 
     def _connected(self, where: Endpoint, addresses: list[IpAddress], deadline: SendDeadline) -> socket.socket:
-        connection = deadline.connect(addresses, where.port)
+        connection = connect(addresses, where.port, deadline)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # head and body are sent separately
         is_tls = where.scheme == "https"
         return self._tls.wrap_socket(connection, server_hostname=where.host.rstrip(".")) if is_tls else connection

@@ -4,14 +4,10 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
-
-_CONNECT_SECONDS = 3.0  # time limit of the connection to each address of a receiver
 
 
 class SendDeadline:
@@ -33,19 +29,6 @@ class SendDeadline:
     @property
     def over(self) -> bool:
         return time.monotonic() >= self._ends
-
-    def connect(self, addresses: Sequence[ipaddress.IPv4Address | ipaddress.IPv6Address], port: int) -> socket.socket:
-        """Connect to the first address that accepts a connection, and watch it. Raises `OSError`."""
-        for number, address in enumerate(addresses, 1):
-            try:
-                connection = socket.create_connection((str(address), port), self.left(_CONNECT_SECONDS))
-            except OSError:
-                if number == len(addresses) or self.over:
-                    raise
-            else:
-                self.watch(connection)  # before a TLS handshake, which the deadline also limits
-                return connection
-        raise AssertionError("a resolved host has an address")
 
     def watch(self, connection: socket.socket) -> None:
         """Watch a duplicate, because TLS takes over the connection's own descriptor, or already has it."""

@@ -13,7 +13,7 @@ from email.message import EmailMessage
 from typing import Any
 
 from monasca_common.alarms.notification_methods import EMAIL_ADDRESS
-from monasca_common.notification.addresses import resolve
+from monasca_common.notification.addresses import connect, resolve
 from monasca_common.notification.errors import AddressRefused, SendFailed
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.notifiers.base import OwnNotifier
@@ -66,7 +66,7 @@ class WatchedSmtp(smtplib.SMTP):
 
     def _get_socket(self, host: str, port: int, timeout: float) -> Any:
         addresses = resolve(host, port, None, self._deadline.left(timeout), socket.getaddrinfo)
-        connection = self._deadline.connect(addresses, port)
+        connection = connect(addresses, port, self._deadline)
         connection.settimeout(timeout)
         return connection
 

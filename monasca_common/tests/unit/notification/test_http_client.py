@@ -9,11 +9,10 @@ from oslotest import base
 
 from monasca_common.devbroker import certificates
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.notification import http_client
+from monasca_common.notification import addresses, http_client
 from monasca_common.notification.errors import SendFailed
 from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.settings import HttpSettings
-from monasca_common.runtime import send_deadline
 from monasca_common.runtime.send_deadline import SendDeadline
 from monasca_common.tests.unit.notification.receivers import ALLOWED, HttpReceiver
 
@@ -131,7 +130,7 @@ class BoundsTest(HttpCase):
     def test_a_response_can_take_longer_than_the_time_out_of_connecting(self):
         receiver = self.receiver()
         receiver.answer = receiver.answers_after(0.5, 200)
-        self.patch(send_deadline, "_CONNECT_SECONDS", 0.1)
+        self.patch(addresses, "_CONNECT_SECONDS", 0.1)
         self.assertEqual(200, self.sender().post(receiver.url(), b"{}", {}, SECONDS).status)
 
     def test_a_receiver_that_sends_single_bytes_is_disconnected(self):
