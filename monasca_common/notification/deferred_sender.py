@@ -22,8 +22,8 @@ from monasca_common.notification.notification import repeat_of
 from monasca_common.notification.pipeline import Pipeline
 from monasca_common.notification.retries import FIRST, Retry
 from monasca_common.notification.stages import HELD, LIMIT_KEY, next_repeat_ms
+from monasca_common.notification.worker_loop import WorkerLoop
 from monasca_common.runtime.member_health import MemberStatus
-from monasca_common.runtime.restarts import WorkerLoop
 from monasca_common.storage.errors import DuplicateKey, QueryTimeout, StorageError, StorageUnavailable
 
 LOG = logging.getLogger(__name__)

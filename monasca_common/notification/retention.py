@@ -9,8 +9,8 @@ from monasca_common.alarms.silences import Silences
 from monasca_common.kafka import MessagingError
 from monasca_common.kafka.clock import Clock
 from monasca_common.notification.ledger import ROWS_A_PORTION, Ledger
+from monasca_common.notification.worker_loop import WorkerLoop
 from monasca_common.runtime.member_health import MemberStatus
-from monasca_common.runtime.restarts import WorkerLoop
 from monasca_common.storage.errors import StorageError
 
 LOG = logging.getLogger(__name__)

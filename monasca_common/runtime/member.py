@@ -7,6 +7,7 @@ import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from typing import Protocol
 
 from msgspec import structs
 
@@ -24,7 +25,7 @@ from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
-from monasca_common.runtime.restarts import Loop, WorkerLoop
+from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 
 # The back-off of a handler while the database is unavailable limits the load, and lets work resume within seconds.
@@ -146,5 +147,9 @@ class Member(Loop):
             raise attempt.error
 
 
-#: A part of a worker, which runs in its own thread.
-WorkerPart = Member | WorkerLoop
+class WorkerPart(Protocol):
+    """A part of a worker, which runs in its own thread: a member, or another loop."""
+
+    def run(self) -> None: ...
+    def stop(self) -> None: ...
+    def status(self) -> MemberStatus: ...

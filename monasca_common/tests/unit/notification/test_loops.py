@@ -4,16 +4,19 @@
 from concurrent.futures import Executor, Future
 from unittest import mock
 
+from oslotest import base
 from sqlalchemy import exc
 
 from monasca_common.alarms.silences import Silences
+from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.notification import deferred_sender
 from monasca_common.notification.ledger import Ledger
 from monasca_common.notification.notification import notification_of
 from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import StageRules
-from monasca_common.runtime.member_health import MemberStatus
+from monasca_common.notification.worker_loop import WorkerLoop
+from monasca_common.runtime.member_health import MemberStatus, members_health
 from monasca_common.storage.errors import StorageError, StorageUnavailable
 from monasca_common.storage.sql import tables
 from monasca_common.tests.unit.notification.test_stages_sqlite import LEASE_MS, MINUTE_MS, SECOND_MS, StagesCase
@@ -173,3 +176,38 @@ class RetentionTest(StagesCase, SqliteTestCase):
         with mock.patch.object(ledger, "prune", prune):
             retention.run()
         self.assertEqual([(True, {"ready": True, "reasons": []})], during)
+
+
+class IdleLoop(WorkerLoop):
+    def serve(self):
+        raise NotImplementedError
+
+
+class WorkerLoopTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.clock = VirtualClock()
+        self.loops = [IdleLoop(name, self.clock, MemberStatus(name, pid=7, restarts=2)) for name in ("one", "two")]
+        self.probes = members_health("s", lambda: [loop.status() for loop in self.loops], clock=self.clock)
+
+    def test_one_hanging_or_failing_loop_makes_the_service_unhealthy(self):
+        self.assertFalse(self.probes.ready()[0])
+        for loop in self.loops:
+            loop.health.turned("")
+        probes = (self.probes.health, self.probes.live, self.probes.ready)
+        self.assertEqual([True] * 3, [probe()[0] for probe in probes])
+
+        self.loops[1].failed(StorageUnavailable("the database is unavailable"))
+        self.clock.advance(601.0)
+        self.loops[0].health.turned()
+
+        ready, body = self.probes.ready()
+        self.assertEqual((False, ["two: failed: the database is unavailable"]), (ready, body["reasons"]))
+        shown = self.probes.health()[1]["members"]["two"]
+        self.assertEqual(("failed", "the database is unavailable"), (shown["state"], shown["reason"]))
+        live, body = self.probes.live()
+        self.assertEqual((False, {"one": 0.0, "two": 601.0}), (live, body["seconds_since_turn"]))
+
+    def test_restarts_continue_those_of_the_replaced_loop(self):
+        self.loops[0].restarts += 1
+        self.assertEqual([3, 2], [loop.status().restarts for loop in self.loops])

@@ -9,9 +9,7 @@ from oslotest import base
 
 from monasca_common.kafka import DeadLetterLimit, FencedError, TransportError
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.runtime.member_health import MemberStatus, members_health
-from monasca_common.runtime.restarts import HEALTHY_SECONDS, Loop, WorkerLoop, restart_delay_seconds
-from monasca_common.storage.errors import StorageUnavailable
+from monasca_common.runtime.restarts import HEALTHY_SECONDS, Loop, restart_delay_seconds
 
 
 class Stopping:
@@ -115,38 +113,3 @@ class RestartsTest(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch(f"{FailingLoop.__module__}.FailingLoop.check", check))
         self.assertRaises(FencedError, self.run_it, 0, 0, error=FencedError)
         self.assertEqual(["attempt 0"], self.loop.events)
-
-
-class IdleLoop(WorkerLoop):
-    def serve(self):
-        raise NotImplementedError
-
-
-class WorkerLoopTest(base.BaseTestCase):
-    def setUp(self):
-        super().setUp()
-        self.clock = VirtualClock()
-        self.loops = [IdleLoop(name, self.clock, MemberStatus(name, pid=7, restarts=2)) for name in ("one", "two")]
-        self.probes = members_health("s", lambda: [loop.status() for loop in self.loops], clock=self.clock)
-
-    def test_one_hanging_or_failing_loop_makes_the_service_unhealthy(self):
-        self.assertFalse(self.probes.ready()[0])
-        for loop in self.loops:
-            loop.health.turned("")
-        probes = (self.probes.health, self.probes.live, self.probes.ready)
-        self.assertEqual([True] * 3, [probe()[0] for probe in probes])
-
-        self.loops[1].failed(StorageUnavailable("the database is unavailable"))
-        self.clock.advance(601.0)
-        self.loops[0].health.turned()
-
-        ready, body = self.probes.ready()
-        self.assertEqual((False, ["two: failed: the database is unavailable"]), (ready, body["reasons"]))
-        shown = self.probes.health()[1]["members"]["two"]
-        self.assertEqual(("failed", "the database is unavailable"), (shown["state"], shown["reason"]))
-        live, body = self.probes.live()
-        self.assertEqual((False, {"one": 0.0, "two": 601.0}), (live, body["seconds_since_turn"]))
-
-    def test_restarts_continue_those_of_the_replaced_loop(self):
-        self.loops[0].restarts += 1
-        self.assertEqual([3, 2], [loop.status().restarts for loop in self.loops])
