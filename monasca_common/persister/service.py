@@ -20,12 +20,12 @@ from monasca_common.persister.decoder import decoder
 from monasca_common.persister.settings import GroupSettings, PersisterSettings, persister_settings
 from monasca_common.runtime.member import WorkerPart
 from monasca_common.runtime.member_health import MemberStatus
-from monasca_common.runtime.worker_metrics import WorkerMetrics
-from monasca_common.runtime.workers import WorkersPlan, own_consumer, run_workers
+from monasca_common.runtime.workers import WorkersPlan, run_workers
 from monasca_common.storage.base import Capability, Claim, Rows, Storage, Writer, Written
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
-from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember
+from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember, own_consumer
 from monasca_common.storage.plugins import check_processes, check_storage, open_storage
+from monasca_common.storage.write_metrics import WriteMetrics
 
 PREFIX = "monasca_persister"
 OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
@@ -71,7 +71,7 @@ class PersisterMember(BatchMember):
         group: GroupSettings,
         storage: Storage,
         dead_letters: DeadLetters,
-        metrics: WorkerMetrics,
+        metrics: WriteMetrics,
         status: MemberStatus,
         *,
         clock: Clock | None = None,
@@ -116,7 +116,7 @@ class PersisterPlan(WorkersPlan):
         self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack
     ) -> tuple[Sequence[WorkerPart], CollectorRegistry]:
         limits = DeadLetters(max_consecutive=MAX_CONSECUTIVE_DEAD_LETTERS)
-        metrics = WorkerMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
+        metrics = WriteMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
         members = [
             PersisterMember(group, self.storage, limits, metrics, status)
             for group, status in zip(self.workers[slot].groups, statuses, strict=True)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of services with workers: the counts of workers that store rows, and the statuses of all members."""
+"""The metrics of services with workers: the statuses of all members."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 
 from monasca_common.runtime.member_health import MemberState
@@ -16,29 +16,6 @@ _COUNTS = {
     "restarts": "Restarts after a failure",
     "database_unavailable_seconds": "Seconds spent waiting for the database",
 }
-_WRITE_SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-
-
-class WorkerMetrics(ServiceMetrics):
-    """The counts of one process. ``members``: the names of members, whose series exist from the start. ``outcomes``:
-    the names of the row outcomes that `wrote` counts."""
-
-    def __init__(self, prefix: str, members: Iterable[str], outcomes: Sequence[str]) -> None:
-        super().__init__(prefix)
-        self._outcomes = tuple(outcomes)
-        self._rows = self.counter("rows", "Rows by outcome", "worker", "outcome")
-        self._seconds = self.histogram("write_seconds", "Duration of transactions", "worker", buckets=_WRITE_SECONDS)
-        self._last = self.gauge("last_write_timestamp_seconds", "Time of the last transaction", "worker")
-        for member in members:
-            self._seconds.labels(member)
-            for outcome in self._outcomes:
-                self._rows.labels(member, outcome)
-
-    def wrote(self, worker: str, written: object, seconds: float) -> None:
-        for outcome in self._outcomes:
-            self._rows.labels(worker, outcome).inc(getattr(written, outcome))
-        self._seconds.labels(worker).observe(seconds)
-        self._last.labels(worker).set_to_current_time()
 
 
 class WorkersMetrics(ServiceMetrics):

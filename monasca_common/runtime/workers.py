@@ -18,7 +18,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import cotyledon
@@ -115,14 +114,6 @@ class WorkersPlan(ABC):
             dead_letters=sum(member.dead_letters for member in members),
             restarts=sum(member.restarts for member in members),
         )
-
-
-def own_consumer(consumer: ConsumerSettings, number: int, processes: int) -> ConsumerSettings:
-    """Return the settings of one of several processes, with its own instance id, because members with equal ids would
-    fence each other repeatedly."""
-    if (instance := consumer.group_instance_id) is None or processes == 1:
-        return consumer
-    return replace(consumer, group_instance_id=f"{instance}-{number}")
 
 
 class Worker(cotyledon.Service):

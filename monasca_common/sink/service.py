@@ -20,18 +20,18 @@ from monasca_common.kafka.serialization.base import Serializer
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.runtime.member import WorkerPart
 from monasca_common.runtime.member_health import MemberStatus
-from monasca_common.runtime.worker_metrics import WorkerMetrics
-from monasca_common.runtime.workers import WorkersPlan, own_consumer, run_workers
+from monasca_common.runtime.workers import WorkersPlan, run_workers
 from monasca_common.sink.decoder import TopicDecoder
 from monasca_common.sink.mapping import MESSAGE_TYPES, TableMapping
 from monasca_common.sink.settings import SINK_GROUP, SinkSettings, sink_settings
 from monasca_common.storage.base import Storage
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
-from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember
+from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember, own_consumer
 from monasca_common.storage.plugins import check_processes, check_storage, open_storage
 from monasca_common.storage.tables.rows import TopicChanges
 from monasca_common.storage.tables.steps import misfit
 from monasca_common.storage.tables.writer import TablesWriter, storing
+from monasca_common.storage.write_metrics import WriteMetrics
 
 PREFIX = "monasca_sink"
 OUTCOMES = ("stored", "repeated", "replaced", "deleted", "skipped")
@@ -64,7 +64,7 @@ class SinkMember(BatchMember):
         settings: SinkSettings,
         storage: Storage,
         by_topic: Mapping[str, TopicDecoder],
-        metrics: WorkerMetrics,
+        metrics: WriteMetrics,
         status: MemberStatus,
     ) -> None:
         limits = DeadLetters(max_consecutive=MAX_CONSECUTIVE_DEAD_LETTERS)
@@ -105,7 +105,7 @@ class SinkPlan(WorkersPlan):
     def open_parts(
         self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack
     ) -> tuple[Sequence[WorkerPart], CollectorRegistry]:
-        metrics = WorkerMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
+        metrics = WriteMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
         consumer = own_consumer(self.settings.consumer, slot, self.settings.num_processors)
         settings = replace(self.settings, consumer=consumer)
         members = [SinkMember(settings, self.storage, self.decoders, metrics, status) for status in statuses]

@@ -54,6 +54,14 @@ def batch_consumer_settings(conf: cfg.ConfigOpts, group: str) -> ConsumerSetting
     return consumer
 
 
+def own_consumer(consumer: ConsumerSettings, number: int, processes: int) -> ConsumerSettings:
+    """Return the settings of one of several processes, with its own instance id, because members with equal ids would
+    fence each other repeatedly."""
+    if (instance := consumer.group_instance_id) is None or processes == 1:
+        return consumer
+    return replace(consumer, group_instance_id=f"{instance}-{number}")
+
+
 class BatchMember(Member):
     """Stores the messages that one consumer reads, in ``threads`` threads."""
 

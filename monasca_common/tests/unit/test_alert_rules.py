@@ -30,7 +30,8 @@ from monasca_common.persister.service import OUTCOMES, PREFIX
 from monasca_common.pipeline.evaluate.gauges import lost_transitions
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
-from monasca_common.runtime.worker_metrics import WorkerMetrics, WorkersMetrics
+from monasca_common.runtime.worker_metrics import WorkersMetrics
+from monasca_common.storage.write_metrics import WriteMetrics
 from monasca_common.tests.unit.test_metrics_table import told_metrics
 
 ROOT = Path(__file__).parents[3]
@@ -164,7 +165,7 @@ class StartTest(base.BaseTestCase):
         api.will_validate(ValidationOutcome)
         mirror = MirrorStatus(SystemClock())
         mirror.begins(["metrics"])
-        worker = WorkerMetrics(PREFIX, ["metrics-0"], OUTCOMES)
+        worker = WriteMetrics(PREFIX, ["metrics-0"], OUTCOMES)
         board = StatusBoard([ProcessStatus([MemberStatus("metrics-0")], generate_latest(worker.registry).decode())])
         pipeline = CollectorRegistry()
         pipeline.register(lost_transitions())

@@ -42,11 +42,12 @@ from monasca_common.runtime.health import ServiceHealth
 from monasca_common.runtime.member_health import MemberState, MemberStatus
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
 from monasca_common.runtime.status_server import declare_health
-from monasca_common.runtime.worker_metrics import WorkerMetrics, WorkersMetrics
+from monasca_common.runtime.worker_metrics import WorkersMetrics
 from monasca_common.sink import service as sink_service
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Written
 from monasca_common.storage.tables.writer import Applied
+from monasca_common.storage.write_metrics import WriteMetrics
 
 TABLE = Path(__file__).parents[3] / "doc" / "source" / "admin" / "metrics.inc"
 _ROW = re.compile(r"   \* - ``(monasca_\w+)``\n     - (\w+)\n     -(.*)\n     - \S")
@@ -131,7 +132,7 @@ def persister():
     members = [
         MemberStatus(f"metrics-{number}", state=state, lag={"metrics/0": 1}) for number, state in enumerate(MemberState)
     ]
-    worker = WorkerMetrics(PREFIX, ["metrics-0"], OUTCOMES)
+    worker = WriteMetrics(PREFIX, ["metrics-0"], OUTCOMES)
     worker.wrote("metrics-0", Written(stored=1), 0.1)
     board = StatusBoard([ProcessStatus(members, generate_latest(worker.registry).decode())])
     return generate_latest(WorkersMetrics(PREFIX, board).registry)
@@ -139,7 +140,7 @@ def persister():
 
 def sink():
     members = [MemberStatus("sink-0", state=state, lag={"orders/0": 1}) for state in MemberState]
-    worker = WorkerMetrics(sink_service.PREFIX, ["sink-0"], sink_service.OUTCOMES)
+    worker = WriteMetrics(sink_service.PREFIX, ["sink-0"], sink_service.OUTCOMES)
     worker.wrote("sink-0", Applied(stored=1), 0.1)
     board = StatusBoard([ProcessStatus(members, generate_latest(worker.registry).decode())])
     return generate_latest(WorkersMetrics(sink_service.PREFIX, board).registry)

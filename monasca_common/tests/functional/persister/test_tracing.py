@@ -12,9 +12,9 @@ from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.persister.service import OUTCOMES, PREFIX, PersisterMember
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.runtime.member_health import MemberStatus
-from monasca_common.runtime.worker_metrics import WorkerMetrics
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.base import Kind
+from monasca_common.storage.write_metrics import WriteMetrics
 from monasca_common.tests.functional.persister.persister_case import SECONDS, PersisterCase
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.unit.api.api_case import client_of
@@ -38,7 +38,7 @@ class TraceTest(TracingCase, PersisterCase):
         group = GroupSettings("kafka_metrics", Kind.METRICS, 1, 1, 1000, consumer, settings)
         storage, metrics = (
             open_storage(StorageSettings(self.database, self.url)),
-            WorkerMetrics(PREFIX, [NAME], OUTCOMES),
+            WriteMetrics(PREFIX, [NAME], OUTCOMES),
         )
         self.member = PersisterMember(group, storage, DeadLetters(), metrics, MemberStatus(NAME))
         thread = threading.Thread(target=self.member.run, daemon=True)

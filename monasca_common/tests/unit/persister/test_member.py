@@ -16,9 +16,9 @@ from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.persister.service import OUTCOMES, PREFIX, PersisterMember
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.runtime.member_health import MemberState, MemberStatus
-from monasca_common.runtime.worker_metrics import WorkerMetrics
 from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import SchemaMismatch, TopicMismatch
+from monasca_common.storage.write_metrics import WriteMetrics
 from monasca_common.tests.unit.persister import envelopes
 from monasca_common.tests.unit.persister.memory_storage import MemoryStorage
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
@@ -34,7 +34,7 @@ class MemberTest(Waiting, base.BaseTestCase):
         self.kafka.broker.create_topic("metrics.dlq", 1)
         self.producer = self.kafka.producer()
         self.storage = MemoryStorage()
-        self.metrics = WorkerMetrics(PREFIX, [NAME], OUTCOMES)
+        self.metrics = WriteMetrics(PREFIX, [NAME], OUTCOMES)
 
     def start(self, dead_letters=None, **changes):
         consumer = self.kafka.consumer_settings(
