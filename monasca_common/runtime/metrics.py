@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 #: The values of a family's labels, and the sample's value; a sample whose value is ``None`` is not served.
@@ -47,19 +46,9 @@ class ServiceMetrics:
 
     def computed_gauge(self, name: str, text: str, *labels: str, samples: Callable[[], Iterable[Sample]]) -> None:
         """Declare a gauge whose ``samples`` are computed at each scrape, by any thread."""
-        self._computed(partial(GaugeMetricFamily, f"{self._prefix}_{name}", text, labels=labels), samples)
 
-    def computed_counter(self, name: str, text: str, *labels: str, samples: Callable[[], Iterable[Sample]]) -> None:
-        """Declare a counter whose values are computed at each scrape, like `computed_gauge`."""
-        self._computed(partial(CounterMetricFamily, f"{self._prefix}_{name}", text, labels=labels), samples)
-
-    def _computed(
-        self,
-        new_family: Callable[[], GaugeMetricFamily | CounterMetricFamily],
-        samples: Callable[[], Iterable[Sample]],
-    ) -> None:
         def families() -> Iterator[Metric]:
-            family = new_family()
+            family = GaugeMetricFamily(f"{self._prefix}_{name}", text, labels=labels)
             for values, value in samples():
                 if value is not None:
                     family.add_metric(values, float(value))

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, Metric
 
 from monasca_common.runtime.member_health import MemberState
 from monasca_common.runtime.metrics import ComputedMetrics, Sample, ServiceMetrics
@@ -28,8 +29,7 @@ class WorkersMetrics(ServiceMetrics):
         self.computed_gauge("worker_state", text, "worker", "state", samples=self._states)
         text = "Messages that are not finished yet"
         self.computed_gauge("lag", text, "worker", "topic", "partition", samples=self._lags)
-        for name, text in _COUNTS.items():
-            self.computed_counter(name, text, "worker", samples=partial(self._counts, name))
+        self.registry.register(ComputedMetrics(self._counts))
         self.registry.register(ComputedMetrics(board.families))
 
     def _states(self) -> Iterator[Sample]:
@@ -43,5 +43,9 @@ class WorkersMetrics(ServiceMetrics):
                 topic, _, partition = where.rpartition("/")
                 yield (member.name, topic, partition), messages
 
-    def _counts(self, name: str) -> Iterable[Sample]:
-        return (((member.name,), getattr(member, name)) for member in self._board.members())
+    def _counts(self) -> Iterator[Metric]:
+        for name, text in _COUNTS.items():
+            family = CounterMetricFamily(f"{self._prefix}_{name}", text, labels=("worker",))
+            for member in self._board.members():
+                family.add_metric((member.name,), getattr(member, name))
+            yield family

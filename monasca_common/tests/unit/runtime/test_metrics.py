@@ -28,6 +28,6 @@ class ServiceMetricsTest(base.BaseTestCase):
         self.assertIn('monasca_orders_waiting{size="small"} 4.0', self.lines())
 
     def test_a_sample_without_a_value_is_omitted(self):
-        self.metrics.computed_counter("sold", "S", "of", samples=lambda: [(("a",), None), (("b",), 1)])
-        found = [line for line in self.lines() if line.startswith("monasca_orders_sold_total{")]
-        self.assertEqual(['monasca_orders_sold_total{of="b"} 1.0'], found)
+        self.metrics.computed_gauge("sold", "S", "of", samples=lambda: [(("a",), None), (("b",), 1)])
+        found = [line for line in self.lines() if line.startswith("monasca_orders_sold{")]
+        self.assertEqual(['monasca_orders_sold{of="b"} 1.0'], found)
