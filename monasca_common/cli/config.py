@@ -156,11 +156,11 @@ def _address_keys(conf: cfg.ConfigOpts) -> None:
 
 
 def _persister(conf: cfg.ConfigOpts) -> None:
-    from monasca_common.persister.service import worker_specs  # requires an extra
+    from monasca_common.persister.service import worker_groups  # requires an extra
     from monasca_common.persister.settings import persister_settings
 
     settings = persister_settings(conf)
-    worker_specs(settings, open_storage(settings.storage))
+    worker_groups(settings, open_storage(settings.storage))
 
 
 def _sink(conf: cfg.ConfigOpts) -> None:

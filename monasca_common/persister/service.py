@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 from oslo_config import cfg
@@ -31,22 +31,10 @@ PREFIX = "monasca_persister"
 OUTCOMES = ("stored", "repeated", "conflicting", "skipped")
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerSpec:
-    """A worker process with one member in each of these groups. ``number``: its index among the processes of its
-    group."""
-
-    groups: tuple[GroupSettings, ...]
-    number: int = 0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(f"{group.kind}-{self.number}" for group in self.groups)
-
-
-def worker_specs(settings: PersisterSettings, storage: Storage) -> list[WorkerSpec]:
-    """Return the worker processes; if only one process can write to the database, return one process with a thread per
-    group. Raises `ConfigurationError` for settings that the storage does not support."""
+def worker_groups(settings: PersisterSettings, storage: Storage) -> list[dict[str, GroupSettings]]:
+    """Return the group of each member, by its name, for each worker process; if only one process can write to the
+    database, return one process with a member per group. Raises `ConfigurationError` for settings that the storage does
+    not support."""
     for group in settings.groups:
         if group.kind not in storage.kinds:
             raise ConfigurationError(
@@ -55,9 +43,9 @@ def worker_specs(settings: PersisterSettings, storage: Storage) -> list[WorkerSp
             )
         check_processes(group.name, group.num_processors, settings.storage, storage)
     if Capability.MANY_WRITERS not in storage.capabilities:
-        return [WorkerSpec(settings.groups)]
+        return [{f"{group.kind}-0": group for group in settings.groups}]
     return [
-        WorkerSpec((replace(group, consumer=own_consumer(group.consumer, number, group.num_processors)),), number)
+        {f"{group.kind}-{number}": replace(group, consumer=own_consumer(group.consumer, number, group.num_processors))}
         for group in settings.groups
         for number in range(group.num_processors)
     ]
@@ -96,18 +84,18 @@ class PersisterPlan(WorkersPlan):
 
     service = "persister"
     settings: PersisterSettings
-    workers: Sequence[WorkerSpec] = ()
+    workers: Sequence[Mapping[str, GroupSettings]] = ()
 
     def read(self, conf: cfg.ConfigOpts) -> None:
         settings = persister_settings(conf)
         storage = open_storage(settings.storage)
-        workers = worker_specs(settings, storage)
-        if self.workers and [spec.names for spec in workers] != [spec.names for spec in self.workers]:
+        workers = worker_groups(settings, storage)
+        if self.workers and list(map(list, workers)) != self.names():
             raise ConfigurationError("the enabled groups or processes have changed: restart the persister")
         self.settings, self.storage, self.workers = settings, storage, workers
 
     def names(self) -> Sequence[Sequence[str]]:
-        return [spec.names for spec in self.workers]
+        return list(map(list, self.workers))
 
     def consumers(self) -> Sequence[ConsumerSettings]:
         return self.settings.consumers
@@ -119,7 +107,7 @@ class PersisterPlan(WorkersPlan):
         metrics = WriteMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
         members = [
             PersisterMember(group, self.storage, limits, metrics, status)
-            for group, status in zip(self.workers[slot].groups, statuses, strict=True)
+            for group, status in zip(self.workers[slot].values(), statuses, strict=True)
         ]
         return members, metrics.registry
 

@@ -5,10 +5,7 @@ import threading
 
 import fixtures
 
-from monasca_common.persister.service import (
-    PersisterPlan,
-    worker_specs,
-)
+from monasca_common.persister.service import PersisterPlan, worker_groups
 from monasca_common.persister.settings import persister_settings
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
@@ -40,25 +37,25 @@ class JobsTest(ServiceCase):
     def test_each_process_has_one_group_with_many_writers(self):
         settings = self.settings(kafka_metrics="num_processors = 2")
         self.assertEqual(
-            [("metrics-0",), ("metrics-1",), ("alarm_history-0",)],
-            [spec.names for spec in worker_specs(settings, MemoryStorage())],
+            [["metrics-0"], ["metrics-1"], ["alarm_history-0"]],
+            list(map(list, worker_groups(settings, MemoryStorage()))),
         )
 
     def test_one_process_has_all_groups_if_only_one_writer_is_allowed(self):
-        (spec,) = worker_specs(self.settings(kafka_logs="enabled = true"), OneWriter())
-        self.assertEqual(("metrics-0", "alarm_history-0", "logs-0"), spec.names)
+        (groups,) = worker_groups(self.settings(kafka_logs="enabled = true"), OneWriter())
+        self.assertEqual(["metrics-0", "alarm_history-0", "logs-0"], list(groups))
 
     def test_more_processes_than_writers_are_refused_with_the_option(self):
         settings = self.settings(kafka_metrics="num_processors = 2")
-        self.assertIn("num_processors in group [kafka_metrics]", self.refused(worker_specs, settings, OneWriter()))
+        self.assertIn("num_processors in group [kafka_metrics]", self.refused(worker_groups, settings, OneWriter()))
 
     def test_a_kind_that_the_storage_does_not_support_is_refused_with_its_group(self):
-        self.assertIn("[kafka_alarm_history]", self.refused(worker_specs, self.settings(), MetricsOnly()))
+        self.assertIn("[kafka_alarm_history]", self.refused(worker_groups, self.settings(), MetricsOnly()))
 
     def test_each_process_has_its_own_instance_id(self):
         settings = self.settings(kafka_metrics="group_instance_id = here\nnum_processors = 2")
-        *metrics, _ = worker_specs(settings, MemoryStorage())
-        ids = [spec.groups[0].consumer.group_instance_id for spec in metrics]
+        *metrics, _ = worker_groups(settings, MemoryStorage())
+        ids = [group.consumer.group_instance_id for groups in metrics for group in groups.values()]
         self.assertEqual(["here-0", "here-1"], ids)
 
 
@@ -80,10 +77,10 @@ class StopTest(ServiceCase):
         self.addCleanup(HangingMember.ended.set)
         self.useFixture(fixtures.MonkeyPatch("monasca_common.persister.service.PersisterMember", HangingMember))
         settings = self.settings(kafka_alarm_history="enabled = false", kafka_metrics="stop_timeout_seconds = 0.1")
-        specs = worker_specs(settings, MemoryStorage())
+        workers = worker_groups(settings, MemoryStorage())
         board = StatusBoard([ProcessStatus([MemberStatus("metrics-0")])])
         plan = PersisterPlan.__new__(PersisterPlan)
-        plan.settings, plan.workers, plan.storage, plan.board = settings, specs, None, board
+        plan.settings, plan.workers, plan.storage, plan.board = settings, workers, None, board
         self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.shutdown._LEAVE_SECONDS", 0))
         return Worker(0, plan, 0)
 
@@ -165,7 +162,7 @@ class ReloadTest(ServiceCase):
 
     def test_a_changed_configuration_applies_to_new_workers(self):
         self.assertEqual(77, self.reload("batch_size = 77"))
-        self.assertEqual(77, self.plan.workers[0].groups[0].consumer.batch_size)
+        self.assertEqual(77, self.plan.workers[0]["metrics-0"].consumer.batch_size)
 
     def test_a_refused_configuration_changes_nothing(self):
         self.assertEqual(20_000, self.reload("batch_size = 77\nbatch_sise = 3"))
