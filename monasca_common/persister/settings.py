@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from oslo_config import cfg
 
@@ -149,31 +150,23 @@ def persister_settings(conf: cfg.ConfigOpts) -> PersisterSettings:
     read = GroupReader(conf, _PERSISTER)
     readers = [GroupReader(conf, group) for group in _GROUPS.values()]
     storage = storage_settings(conf)
-    audit, registry = audit_settings(conf), optional_registry_settings(conf)
-    groups = tuple(
-        replace(
-            _group_settings(conf, each, read["max_cached_series"], storage.max_dimensions),
-            audit=audit if audit.enabled else None,
-            registry=registry,
-        )
-        for each in readers
-        if each["enabled"]
-    )
+    audit = audit_settings(conf)
+    shared = {
+        "max_cached_series": read["max_cached_series"],
+        "max_dimensions": storage.max_dimensions,
+        "audit": audit if audit.enabled else None,
+        "registry": optional_registry_settings(conf),
+    }
+    groups = tuple(_group_settings(conf, each, shared) for each in readers if each["enabled"])
     if not groups:
         raise ConfigurationError(
             f"enabled is false in all groups of consumers: set it to true in one of {', '.join(_CONSUMERS)}"
         )
-    return read.settings(
-        PersisterSettings,
-        groups=groups,
-        storage=storage,
-        status=read.settings(StatusSettings),
-    )
+    return read.settings(PersisterSettings, groups=groups, storage=storage, status=read.settings(StatusSettings))
 
 
-def _group_settings(
-    conf: cfg.ConfigOpts, read: GroupReader, max_cached_series: int, max_dimensions: int
-) -> GroupSettings:
+def _group_settings(conf: cfg.ConfigOpts, read: GroupReader, shared: Mapping[str, Any]) -> GroupSettings:
+    """Return the settings of one group. ``shared``: the fields that all groups share."""
     kind = _CONSUMERS[read.group][0]
     otlp = otlp_settings(read) if kind in OTLP_KINDS else None
     # Also without OTLP, because the configuration before a reload may have had it.
@@ -183,10 +176,9 @@ def _group_settings(
         name=read.group,
         kind=kind,
         otlp=otlp,
-        max_cached_series=max_cached_series,
-        max_dimensions=max_dimensions,
         consumer=batch_consumer_settings(conf, read.group),
         # Dead letters and offsets are not in one transaction: the offsets are in the database, and dead letters are
         # idempotent.
         producer=replace(producer_settings(conf, read.group), transactional_id=None),
+        **shared,
     )
