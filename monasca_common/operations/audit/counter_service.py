@@ -20,8 +20,8 @@ from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.plugins import producing_driver
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.operations.audit.log_counter import CounterStarts, LogCounter
+from monasca_common.operations.loop_service import run_service
 from monasca_common.runtime.health import LoopHealth
-from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.metrics import ServiceMetrics
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS

@@ -21,8 +21,8 @@ from monasca_common.kafka.config import connection_settings
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.plugins import consuming_driver
 from monasca_common.operations.audit.report_log import ReportLog
+from monasca_common.operations.loop_service import run_service
 from monasca_common.runtime.health import LoopHealth
-from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.metrics import Sample, ServiceMetrics
 from monasca_common.runtime.restarts import Loop
 

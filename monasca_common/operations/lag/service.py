@@ -35,10 +35,10 @@ from monasca_common.operations.lag.history import (
 from monasca_common.operations.lag.metrics import LagMetrics
 from monasca_common.operations.lag.survey import LagSurvey
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict, group_lag, lost_and_hidden
+from monasca_common.operations.loop_service import run_service
 from monasca_common.operations.settings import LAG_GROUP, LagSettings, lag_settings
 from monasca_common.runtime.health import LIVE_SECONDS, LoopHealth
 from monasca_common.runtime.logs import joined
-from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
 

@@ -44,13 +44,13 @@ from monasca_common.kafka.config import producer_settings
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.plugins import consuming_driver
 from monasca_common.kafka.settings import MIB, ConsumerSettings, ProducerSettings
+from monasca_common.operations.loop_service import run_service
 from monasca_common.operations.mirror import positions
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, TRANSACTION_SECONDS, MirrorPosition, Positions
 from monasca_common.operations.mirror.settings import MIRROR_GROUP, MirrorSettings, mirror_settings
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.operations.mirror.topics import MirrorPlan, check_clusters, plan_topics
 from monasca_common.runtime.logs import joined
-from monasca_common.runtime.loop_service import run_service
 from monasca_common.runtime.polling import POLL_SECONDS
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS

@@ -6,7 +6,7 @@ from oslotest import base
 from prometheus_client import CollectorRegistry
 
 from monasca_common.kafka import FencedError
-from monasca_common.runtime import loop_service
+from monasca_common.operations import loop_service
 from monasca_common.runtime.health import ServiceHealth
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.settings import StatusSettings
