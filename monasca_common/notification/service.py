@@ -21,7 +21,6 @@ from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.notification_methods import NotificationMethods, types
 from monasca_common.alarms.silences import Silences
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.handlers import NotificationHandler
@@ -57,9 +56,6 @@ class NotificationPlan(WorkersPlan):
 
     def names(self) -> Sequence[Sequence[str]]:
         return [[",".join(self.settings.consumer.topics), "deferred", "retention"]]
-
-    def consumers(self) -> Sequence[ConsumerSettings]:
-        return (self.settings.consumer,)
 
     def open_parts(
         self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack

@@ -269,6 +269,10 @@ class NotificationSettings:
     registry: SchemaRegistrySettings | None = None
     status: StatusSettings = field(default_factory=StatusSettings)
 
+    @property
+    def consumers(self) -> tuple[ConsumerSettings, ...]:
+        return (self.consumer,)
+
 
 _PROCESSOR = OptionGroup(
     "alarm_processor",

@@ -15,7 +15,6 @@ from monasca_common.audit.reader_audit import audit_tap
 from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import ConfigurationError
-from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.persister.decoder import decoder
 from monasca_common.persister.settings import GroupSettings, PersisterSettings, persister_settings
 from monasca_common.runtime.member import WorkerPart
@@ -96,9 +95,6 @@ class PersisterPlan(WorkersPlan):
 
     def names(self) -> Sequence[Sequence[str]]:
         return list(map(list, self.workers))
-
-    def consumers(self) -> Sequence[ConsumerSettings]:
-        return self.settings.consumers
 
     def open_parts(
         self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import multiprocessing
 import os
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -31,14 +32,20 @@ from monasca_common.runtime.logs import joined, shown_url, started, stopped
 from monasca_common.runtime.member import WorkerPart
 from monasca_common.runtime.member_health import MemberState, MemberStatus, members_health
 from monasca_common.runtime.metrics import ServiceMetrics
-from monasca_common.runtime.shutdown import grace_seconds
 from monasca_common.runtime.status_board import ProcessStatus, StatusBoard, StatusReporter
 from monasca_common.runtime.status_server import StatusServer, listen_for_status
 from monasca_common.runtime.worker_metrics import WorkersMetrics
 
 LOG = logging.getLogger(__name__)
 
+# Added to the time-out of the members, so that their clients can close and the parent can detect the end.
+_LEAVE_SECONDS = 5
 _MARGIN_SECONDS = 1  # the process exits this long before it would be killed
+
+
+def grace_seconds(consumers: Iterable[ConsumerSettings]) -> int:
+    """Return the time after which the stopping process of these consumers is killed."""
+    return math.ceil(max(each.stop_timeout_seconds for each in consumers)) + _LEAVE_SECONDS
 
 
 class WorkersPlan(ABC):
@@ -46,7 +53,7 @@ class WorkersPlan(ABC):
     keeps the configuration from its fork.
 
     ``service``: the name of the service and of its option group. ``gc_thresholds``: those of the garbage collector.
-    ``settings``: an object with the fields ``storage`` and ``status``.
+    ``settings``: an object with the fields ``storage``, ``status`` and ``consumers``.
     """
 
     service: str
@@ -79,10 +86,6 @@ class WorkersPlan(ABC):
         """Return the names of the members and other loops of each worker."""
 
     @abstractmethod
-    def consumers(self) -> Sequence[ConsumerSettings]:
-        """Return the settings of all consumers."""
-
-    @abstractmethod
     def open_parts(
         self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack
     ) -> tuple[Sequence[WorkerPart], CollectorRegistry]:
@@ -97,7 +100,7 @@ class WorkersPlan(ABC):
         return {"into_database": shown_url(self.settings.storage.connection)}
 
     def start_line(self) -> str:
-        consumers = self.consumers()
+        consumers = self.settings.consumers
         return started(
             self.service,
             reads=joined(f"{','.join(each.topics)} as {each.group_id}" for each in consumers),
@@ -124,7 +127,7 @@ class Worker(cotyledon.Service):
         super().__init__(worker_id)
         self.name = plan.service  # type: ignore[misc] # all workers of a process have one plan
         self._plan = plan
-        self._stop_seconds = grace_seconds(plan.consumers()) - _MARGIN_SECONDS
+        self._stop_seconds = grace_seconds(plan.settings.consumers) - _MARGIN_SECONDS
         former = plan.board.read(slot)
         for status, name in zip(former.members, plan.names()[slot], strict=True):
             status.name, status.pid, status.state, status.reason = name, os.getpid(), MemberState.STARTING, ""
@@ -179,7 +182,7 @@ def run_workers(plan: WorkersPlan) -> None:
     cotyledon waits five seconds before the next start."""
     # The children inherit the board and the listening socket. The parent has neither connections nor threads.
     manager = cotyledon.ServiceManager(
-        graceful_shutdown_timeout=grace_seconds(plan.consumers()), mp_context=multiprocessing.get_context("fork")
+        graceful_shutdown_timeout=grace_seconds(plan.settings.consumers), mp_context=multiprocessing.get_context("fork")
     )
     if plan.listener is not None:
         manager.add(StatusWorker, args=(plan,))

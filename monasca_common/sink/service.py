@@ -17,7 +17,6 @@ from monasca_common.audit.reader_audit import audit_tap
 from monasca_common.kafka import DeadLetters, entry_point, load_serializer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.serialization.base import Serializer
-from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.runtime.member import WorkerPart
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.workers import WorkersPlan, run_workers
@@ -98,9 +97,6 @@ class SinkPlan(WorkersPlan):
 
     def names(self) -> Sequence[Sequence[str]]:
         return [[f"{SINK_GROUP}-{number}"] for number in range(self.settings.num_processors)]
-
-    def consumers(self) -> Sequence[ConsumerSettings]:
-        return (self.settings.consumer,)
 
     def open_parts(
         self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack

@@ -61,6 +61,10 @@ class SinkSettings:
     audit: AuditSettings | None = field(default=None, kw_only=True)
     status: StatusSettings = field(default_factory=StatusSettings, metadata=made_of(StatusSettings))
 
+    @property
+    def consumers(self) -> tuple[ConsumerSettings, ...]:
+        return (self.consumer,)
+
 
 _CONSUMER = tuple(each for each in group_of(SINK_GROUP).options if each.name != "topic")
 _SINK = OptionGroup(SINK_GROUP, (*options_of(SinkSettings), *_CONSUMER))

@@ -26,8 +26,8 @@ from monasca_common.operations.dashboard.settings import DashboardSettings
 from monasca_common.operations.lag.service import READ_SECONDS
 from monasca_common.persister.settings import persister_settings
 from monasca_common.pipeline.settings import spark_settings
-from monasca_common.runtime.shutdown import grace_seconds
 from monasca_common.runtime.status_server import STATUS_PATHS
+from monasca_common.runtime.workers import grace_seconds
 from monasca_common.sink.settings import sink_settings
 from monasca_common.tests.unit.test_command_pages import commands
 

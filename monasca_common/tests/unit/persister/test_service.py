@@ -81,7 +81,7 @@ class StopTest(ServiceCase):
         board = StatusBoard([ProcessStatus([MemberStatus("metrics-0")])])
         plan = PersisterPlan.__new__(PersisterPlan)
         plan.settings, plan.workers, plan.storage, plan.board = settings, workers, None, board
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.shutdown._LEAVE_SECONDS", 0))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.runtime.workers._LEAVE_SECONDS", 0))
         return Worker(0, plan, 0)
 
     def test_a_worker_that_waits_for_its_start_can_be_stopped(self):

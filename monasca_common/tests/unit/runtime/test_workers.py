@@ -21,12 +21,11 @@ from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 
 class SizePlan(WorkersPlan):
     service = "test"
-    settings = types.SimpleNamespace(status=StatusSettings())
+    settings = types.SimpleNamespace(
+        status=StatusSettings(), consumers=[types.SimpleNamespace(stop_timeout_seconds=60)]
+    )
 
     def names(self):
-        return []
-
-    def consumers(self):
         return []
 
     def open_parts(self, slot, statuses, stack):
@@ -87,9 +86,6 @@ class PartsPlan(SizePlan):
 
     def names(self):
         return [[]]
-
-    def consumers(self):
-        return [types.SimpleNamespace(stop_timeout_seconds=60)]
 
     def open_parts(self, slot, statuses, stack):
         return self.parts, CollectorRegistry()
