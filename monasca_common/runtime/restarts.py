@@ -45,18 +45,16 @@ class Loop(ABC):
     def serve(self) -> None:
         """Open resources, work until `stopping` is set or an error is raised, and close them."""
 
-    def check(self, error: Exception) -> None:  # noqa: B027 - most loops restart after any error
-        """Raise ``error``, or an error that explains it, if ``error`` must end the loop."""
-
-    def described(self, error: Exception) -> str:
-        """Return the text of ``error`` for the log."""
+    def explained(self, error: Exception) -> str:
+        """Return the text of ``error`` for the log. Raise ``error``, or an error that explains it, if ``error`` must
+        end the loop."""
         return str(error)
 
     def failed(self, error: Exception) -> None:  # noqa: B027 - most loops have nothing to add
         """Called after ``error`` has ended `serve`, which is called again after the back-off."""
 
     def run(self) -> None:
-        """Serve until `stop`, or until `serve` sets `finished`. Raises the errors of `check`.
+        """Serve until `stop`, or until `serve` sets `finished`. Raises the errors of `explained`.
 
         After `DeadLetterLimit` the loop does not restart, because more dead letters would follow.
         """
@@ -69,13 +67,13 @@ class Loop(ABC):
             try:
                 self.serve()
             except Exception as error:
-                self.check(error)
+                text = self.explained(error)
                 failures = 1 if self.clock.monotonic() - started_at > HEALTHY_SECONDS else failures + 1
                 limited = isinstance(error, DeadLetterLimit)
                 delay = None if limited else min(self.longest_seconds, restart_delay_seconds(failures))
                 then = "stays stopped until a restart" if delay is None else f"tries again in {delay:.1f} s"
                 unexpected = not isinstance(error, self.expected)
-                LOG.error("%s failed and %s: %s", self._subject, then, self.described(error), exc_info=unexpected)
+                LOG.error("%s failed and %s: %s", self._subject, then, text, exc_info=unexpected)
                 self.failed(error)
                 if not self.stopping.wait(delay):
                     self.restarts += 1

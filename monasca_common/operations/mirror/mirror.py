@@ -80,7 +80,7 @@ class Mirror(Loop):
         self._audit = audit
         self._hook = Hook()
 
-    def check(self, error: Exception) -> None:
+    def explained(self, error: Exception) -> str:
         if isinstance(error, FencedError):
             raise FencedError(
                 f"another process copies as mirror {self._settings.name!r}, so this process stops: run only one mirror "
@@ -88,6 +88,7 @@ class Mirror(Loop):
             ) from error
         if isinstance(error, ConfigurationError):  # an operator must act
             raise error
+        return super().explained(error)
 
     def failed(self, error: Exception) -> None:
         self._status.health.failed(error)

@@ -95,7 +95,7 @@ class _Batches(Loop):
         self._watcher.tell(self.progress)
         self._watcher.turned("")
 
-    def check(self, error: Exception) -> None:
+    def explained(self, error: Exception) -> str:
         if not isinstance(error, self.expected):
             raise error
         self._failures += 1
@@ -104,12 +104,10 @@ class _Batches(Loop):
             raise SparkUnavailable(f"Spark has ended during the job; start the job again: {reason(error)}") from error
         if self._once and self._failures >= _MOST_FAILURES:
             raise error
+        return reason(error)
 
     def failed(self, error: Exception) -> None:
         self._watcher.turned(f"a batch failed: {reason(error)}")
-
-    def described(self, error: Exception) -> str:
-        return reason(error)
 
 
 def retriable_errors() -> tuple[type[Exception], ...]:

@@ -22,7 +22,7 @@ class CountingLoop(Loop):
             raise self.error
         self.stop_by_signal()
 
-    def check(self, error):
+    def explained(self, error):
         raise error
 
 

@@ -106,10 +106,10 @@ class RestartsTest(base.BaseTestCase):
     def test_a_limit_of_dead_letters_waits_for_the_stop(self):
         self.assertEqual([None], self.run_it(0, error=DeadLetterLimit))
 
-    def test_an_error_that_check_raises_ends_the_loop(self):
-        def check(_loop, error):
+    def test_an_explained_error_that_is_raised_ends_the_loop(self):
+        def explained(_loop, error):
             raise error
 
-        self.useFixture(fixtures.MonkeyPatch(f"{FailingLoop.__module__}.FailingLoop.check", check))
+        self.useFixture(fixtures.MonkeyPatch(f"{FailingLoop.__module__}.FailingLoop.explained", explained))
         self.assertRaises(FencedError, self.run_it, 0, 0, error=FencedError)
         self.assertEqual(["attempt 0"], self.loop.events)
