@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry
 
 from monasca_common.audit.reader_audit import audit_tap
 from monasca_common.kafka import DeadLetters
-from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.persister.decoder import decoder
 from monasca_common.persister.settings import GroupSettings, PersisterSettings, persister_settings
@@ -50,28 +49,18 @@ def worker_groups(settings: PersisterSettings, storage: Storage) -> list[dict[st
     ]
 
 
-class PersisterMember(BatchMember):
-    """Stores the messages that one consumer of ``group`` reads."""
+def persister_member(
+    group: GroupSettings, storage: Storage, dead_letters: DeadLetters, metrics: WriteMetrics, status: MemberStatus
+) -> BatchMember:
+    """Return a member that stores the messages that one consumer of ``group`` reads."""
 
-    def __init__(
-        self,
-        group: GroupSettings,
-        storage: Storage,
-        dead_letters: DeadLetters,
-        metrics: WriteMetrics,
-        status: MemberStatus,
-        *,
-        clock: Clock | None = None,
-    ) -> None:
-        tap = audit_tap(group.audit, "database", group.consumer.group_id)
-        clients = group.consumer, group.producer
-        super().__init__(*clients, storage, dead_letters, status, threads=group.threads, tap=tap, clock=clock)
-        self._group = group
-        self._metrics = metrics
+    def handler(parts: HandlerParts) -> BatchHandler[Rows]:
+        decoders = dict.fromkeys(group.consumer.topics, decoder(group))
+        return BatchHandler(parts, decoders, store, partial(metrics.wrote, status.name))
 
-    def handler(self, parts: HandlerParts) -> BatchHandler[Rows]:
-        decoders = dict.fromkeys(self._group.consumer.topics, decoder(self._group))
-        return BatchHandler(parts, decoders, store, partial(self._metrics.wrote, self.name))
+    tap = audit_tap(group.audit, "database", group.consumer.group_id)
+    clients = group.consumer, group.producer
+    return BatchMember(*clients, storage, dead_letters, status, handler, threads=group.threads, tap=tap)
 
 
 def store(writer: Writer, claim: Claim, rows: Rows) -> Written:
@@ -102,7 +91,7 @@ class PersisterPlan(WorkersPlan):
         limits = DeadLetters(max_consecutive=MAX_CONSECUTIVE_DEAD_LETTERS)
         metrics = WriteMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
         members = [
-            PersisterMember(group, self.storage, limits, metrics, status)
+            persister_member(group, self.storage, limits, metrics, status)
             for group, status in zip(self.workers[slot].values(), statuses, strict=True)
         ]
         return members, metrics.registry

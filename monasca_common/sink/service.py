@@ -55,31 +55,27 @@ def decoders(tables: Sequence[TableMapping], conf: cfg.ConfigOpts) -> dict[str, 
     return {topic: TopicDecoder(each, load) for topic, each in by_topic.items()}
 
 
-class SinkMember(BatchMember):
-    """Stores the messages that one consumer reads."""
+def sink_member(
+    settings: SinkSettings,
+    storage: Storage,
+    by_topic: Mapping[str, TopicDecoder],
+    metrics: WriteMetrics,
+    status: MemberStatus,
+) -> BatchMember:
+    """Return a member that stores the messages that one consumer reads."""
+    database = settings.storage
 
-    def __init__(
-        self,
-        settings: SinkSettings,
-        storage: Storage,
-        by_topic: Mapping[str, TopicDecoder],
-        metrics: WriteMetrics,
-        status: MemberStatus,
-    ) -> None:
-        limits = DeadLetters(max_consecutive=MAX_CONSECUTIVE_DEAD_LETTERS)
-        tap = audit_tap(settings.audit, "database", settings.consumer.group_id)
-        clients = settings.consumer, settings.producer
-        super().__init__(*clients, storage, limits, status, threads=settings.threads, tap=tap)
-        self._database = settings.storage
-        self._decoders = by_topic
-        self._metrics = metrics
-
-    def handler(self, parts: HandlerParts) -> BatchHandler[TopicChanges]:
+    def handler(parts: HandlerParts) -> BatchHandler[TopicChanges]:
         tables = {
-            topic: TablesWriter(each.tables, self._database.driver, partial(misfit, self._database, each.tables))
-            for topic, each in self._decoders.items()
+            topic: TablesWriter(each.tables, database.driver, partial(misfit, database, each.tables))
+            for topic, each in by_topic.items()
         }
-        return BatchHandler(parts, self._decoders, storing(tables), partial(self._metrics.wrote, self.name))
+        return BatchHandler(parts, by_topic, storing(tables), partial(metrics.wrote, status.name))
+
+    limits = DeadLetters(max_consecutive=MAX_CONSECUTIVE_DEAD_LETTERS)
+    tap = audit_tap(settings.audit, "database", settings.consumer.group_id)
+    clients = settings.consumer, settings.producer
+    return BatchMember(*clients, storage, limits, status, handler, threads=settings.threads, tap=tap)
 
 
 class SinkPlan(WorkersPlan):
@@ -104,7 +100,7 @@ class SinkPlan(WorkersPlan):
         metrics = WriteMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
         consumer = own_consumer(self.settings.consumer, slot, self.settings.num_processors)
         settings = replace(self.settings, consumer=consumer)
-        members = [SinkMember(settings, self.storage, self.decoders, metrics, status) for status in statuses]
+        members = [sink_member(settings, self.storage, self.decoders, metrics, status) for status in statuses]
         return members, metrics.registry
 
 

@@ -3,15 +3,13 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from oslo_config import cfg
 
 from monasca_common.kafka import DeadLetters, MessagingError, Processor
-from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.config import KAFKA_GROUP, consumer_settings
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.runtime.member import DATABASE_RETRY, Attempt, Member, Tap
@@ -63,7 +61,8 @@ def own_consumer(consumer: ConsumerSettings, number: int, processes: int) -> Con
 
 
 class BatchMember(Member):
-    """Stores the messages that one consumer reads, in ``threads`` threads."""
+    """Stores the messages that one consumer reads, in ``threads`` threads. ``handler``: creates the handler of one
+    attempt."""
 
     expected = (MessagingError, StorageError)
 
@@ -74,19 +73,16 @@ class BatchMember(Member):
         storage: Storage,
         dead_letters: DeadLetters,
         status: MemberStatus,
+        handler: Callable[[HandlerParts], BatchHandler[Any]],
         *,
         threads: int,
         tap: Tap | None,
-        clock: Clock | None = None,
     ) -> None:
-        super().__init__(status, consumer, producer, tap=tap, clock=clock)
+        super().__init__(status, consumer, producer, tap=tap)
         self._storage = storage
         self._dead_letters = dead_letters
+        self._handler = handler
         self._threads = threads
-
-    @abstractmethod
-    def handler(self, parts: HandlerParts) -> BatchHandler[Any]:
-        """Return the handler of one attempt."""
 
     def open(self, attempt: Attempt) -> Processor:
         writers = WriterPool(self._storage)
@@ -97,7 +93,7 @@ class BatchMember(Member):
         # rows with the same key.
         if Capability.OFFSETS in self._storage.capabilities:
             starts.attach(consumer)
-        handler = self.handler(HandlerParts(consumer.settings.group_id, writers, starts, self.health, attempt.fail))
+        handler = self._handler(HandlerParts(consumer.settings.group_id, writers, starts, self.health, attempt.fail))
         if consumer.settings.connection.tracing != "off":
             handler.trace()
         return Processor(

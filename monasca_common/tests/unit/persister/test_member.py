@@ -13,7 +13,7 @@ from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.persister.service import OUTCOMES, PREFIX, PersisterMember
+from monasca_common.persister.service import OUTCOMES, PREFIX, persister_member
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.runtime.member_health import MemberState, MemberStatus
 from monasca_common.storage.base import Capability, Kind
@@ -42,7 +42,7 @@ class MemberTest(Waiting, base.BaseTestCase):
         )
         group = GroupSettings("kafka_metrics", Kind.METRICS, 1, 2, 1000, consumer, self.kafka.producer_settings())
         group = replace(group, **changes)
-        self.member = PersisterMember(
+        self.member = persister_member(
             group, self.storage, dead_letters or DeadLetters(), self.metrics, MemberStatus(NAME)
         )
         self.thread = threading.Thread(target=self.member.run, daemon=True)

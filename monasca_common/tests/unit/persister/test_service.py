@@ -75,7 +75,7 @@ class HangingMember:
 class StopTest(ServiceCase):
     def worker(self):
         self.addCleanup(HangingMember.ended.set)
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.persister.service.PersisterMember", HangingMember))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.persister.service.persister_member", HangingMember))
         settings = self.settings(kafka_alarm_history="enabled = false", kafka_metrics="stop_timeout_seconds = 0.1")
         workers = worker_groups(settings, MemoryStorage())
         board = StatusBoard([ProcessStatus([MemberStatus("metrics-0")])])
