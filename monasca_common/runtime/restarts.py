@@ -14,13 +14,8 @@ from monasca_common.kafka.clock import SystemClock
 LOG = logging.getLogger(__name__)
 
 # The back-off starts over after HEALTHY_SECONDS without a failure.
-_RESTARTS = RetryPolicy(backoff_seconds=0.5, max_backoff_seconds=30.0, jitter=0.2)
+RESTARTS = RetryPolicy(backoff_seconds=0.5, max_backoff_seconds=30.0)
 HEALTHY_SECONDS = 60.0
-
-
-def restart_delay_seconds(failures: int) -> float:
-    """Return the delay after this number of consecutive failures (at least 1)."""
-    return _RESTARTS.delay(failures, 0.0)
 
 
 class Loop(ABC):
@@ -32,7 +27,7 @@ class Loop(ABC):
     """
 
     expected: tuple[type[Exception], ...] = (MessagingError,)
-    longest_seconds: float = _RESTARTS.max_backoff_seconds
+    longest_seconds: float = RESTARTS.max_backoff_seconds
 
     def __init__(self, subject: str, clock: Clock | None = None) -> None:
         self.clock = clock or SystemClock()
@@ -70,7 +65,7 @@ class Loop(ABC):
                 text = self.explained(error)
                 failures = 1 if self.clock.monotonic() - started_at > HEALTHY_SECONDS else failures + 1
                 limited = isinstance(error, DeadLetterLimit)
-                delay = None if limited else min(self.longest_seconds, restart_delay_seconds(failures))
+                delay = None if limited else min(self.longest_seconds, RESTARTS.delay(failures, 0.0))
                 then = "stays stopped until a restart" if delay is None else f"tries again in {delay:.1f} s"
                 unexpected = not isinstance(error, self.expected)
                 LOG.error("%s failed and %s: %s", self._subject, then, text, exc_info=unexpected)

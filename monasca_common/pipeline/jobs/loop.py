@@ -18,7 +18,7 @@ from monasca_common.pipeline.errors import (
 )
 from monasca_common.pipeline.jobs.job import UNDELIVERED, JobProgress, JobRequest, JobWatcher
 from monasca_common.pipeline.spark.session import has_ended, reason, spark_errors
-from monasca_common.runtime.restarts import Loop, restart_delay_seconds
+from monasca_common.runtime.restarts import RESTARTS, Loop
 from monasca_common.storage.errors import StorageUnavailable
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class _Batches(Loop):
             except Fenced as error:
                 LOG.warning("%s; continuing from the stored offsets", error)
                 self._watcher.turned(str(error))
-                self.stopping.wait(restart_delay_seconds(1))
+                self.stopping.wait(RESTARTS.backoff_seconds)
                 continue
             seconds = self.clock.monotonic() - began
             self._add(report, seconds)

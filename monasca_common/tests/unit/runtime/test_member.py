@@ -61,7 +61,7 @@ class MemberTest(Waiting, base.BaseTestCase):
         self.kafka = self.useFixture(MemoryKafka())
         self.kafka.broker.create_topic("orders", 1)
         quickly = RetryPolicy(backoff_seconds=0.01, max_backoff_seconds=0.01)
-        self.useFixture(fixtures.MonkeyPatch(f"{restarts.__name__}._RESTARTS", quickly))
+        self.useFixture(fixtures.MonkeyPatch(f"{restarts.__name__}.RESTARTS", quickly))
         self.taps = []
         self.polls = Polls()
 

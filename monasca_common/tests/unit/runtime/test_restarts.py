@@ -9,7 +9,7 @@ from oslotest import base
 
 from monasca_common.kafka import DeadLetterLimit, FencedError, TransportError
 from monasca_common.kafka.transport.memory import VirtualClock
-from monasca_common.runtime.restarts import HEALTHY_SECONDS, Loop, restart_delay_seconds
+from monasca_common.runtime.restarts import HEALTHY_SECONDS, RESTARTS, Loop
 
 
 class Stopping:
@@ -84,7 +84,7 @@ class RestartsTest(base.BaseTestCase):
 
     def test_each_consecutive_failure_waits_longer(self):
         waits = self.run_it(0, 0, 0)
-        self.assertEqual([restart_delay_seconds(number) for number in (1, 2, 3)], waits)
+        self.assertEqual([RESTARTS.delay(number, 0.0) for number in (1, 2, 3)], waits)
         self.assertEqual(sorted(set(waits)), waits)
 
     def test_the_back_off_restarts_after_a_healthy_minute(self):
