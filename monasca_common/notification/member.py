@@ -11,8 +11,9 @@ from monasca_common.kafka import DeadLetters, MessagingError, Processor, Registr
 from monasca_common.kafka.clock import Clock
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.notification.settings import NotificationSettings
-from monasca_common.runtime.member import DATABASE_RETRY, Attempt, Member
+from monasca_common.runtime.member import Attempt, Member
 from monasca_common.runtime.member_health import MemberState, MemberStatus
+from monasca_common.storage.batch_member import DATABASE_RETRY
 from monasca_common.storage.errors import StorageError
 
 

@@ -17,7 +17,6 @@ from monasca_common.kafka import (
     KafkaProducer,
     MessagingError,
     Processor,
-    RetryPolicy,
     open_consumer,
     open_producer,
 )
@@ -27,9 +26,6 @@ from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.runtime.restarts import Loop
 from monasca_common.runtime.shutdown import CLOSE_SECONDS
-
-# The back-off of a handler while the database is unavailable limits the load, and lets work resume within seconds.
-DATABASE_RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
 
 _PROBE_SECONDS = 5.0
 _PROBE_PATIENCE_SECONDS = 2.0

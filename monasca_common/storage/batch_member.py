@@ -9,10 +9,10 @@ from typing import Any
 
 from oslo_config import cfg
 
-from monasca_common.kafka import DeadLetters, MessagingError, Processor
+from monasca_common.kafka import DeadLetters, MessagingError, Processor, RetryPolicy
 from monasca_common.kafka.config import KAFKA_GROUP, consumer_settings
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
-from monasca_common.runtime.member import DATABASE_RETRY, Attempt, Member, Tap
+from monasca_common.runtime.member import Attempt, Member, Tap
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.storage.base import Capability, Storage
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
@@ -23,6 +23,8 @@ from monasca_common.storage.writer_pool import WriterPool
 # Maximum number of consecutive dead letters of one partition; one more stops its consumer until a restart, because the
 # topic or the mapping is probably wrong.
 MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
+# The back-off of a handler while the database is unavailable limits the load, and lets work resume within seconds.
+DATABASE_RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
 # Defaults that differ from those of [kafka]. A transaction of 50 rows costs the database as much as one of 20,000 rows
 # (SQLite writes each page that contains one of the rows). stop_timeout_seconds leaves the rest of the documented 10
 # seconds for leaving the group and for the parent process.
