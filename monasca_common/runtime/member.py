@@ -30,7 +30,6 @@ from monasca_common.runtime.shutdown import CLOSE_SECONDS
 _PROBE_SECONDS = 5.0
 _PROBE_PATIENCE_SECONDS = 2.0
 
-
 #: A function that observes the messages read and written by one attempt. Arguments: the settings of the producer, and
 #: the member's start positions, which the member updates. It yields the settings to use, and a hook for the processor.
 Tap = Callable[[ProducerSettings, Mapping[TopicPartition, int]], AbstractContextManager[tuple[ProducerSettings, Hook]]]
@@ -106,6 +105,7 @@ class Member(Loop):
         self.health.enter(MemberState.STOPPED)
 
     def failed(self, error: Exception) -> None:
+        self._attempt = Attempt()  # forget the error, whose traceback refers to the clients
         self.health.enter(MemberState.FAILED, str(error) or type(error).__name__)
 
     def stop(self) -> None:

@@ -3,6 +3,7 @@
 
 import contextlib
 import threading
+import weakref
 from functools import partial
 
 import fixtures
@@ -55,6 +56,26 @@ class OrdersMember(Member):
         self.failures.append(error)
 
 
+class FailingMember(Member):
+    """Fails once; records whether the consumer of the previous attempt still exists when an attempt opens."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.remaining = []
+        self._previous = lambda: None
+
+    def open(self, attempt):
+        self.remaining.append(self._previous() is not None)
+        consumer, producer, hooks = self.open_clients(attempt)
+        self._previous = weakref.ref(consumer)
+        return Processor(consumer, partial(self.handle, attempt), producer=producer, hooks=hooks, per_message=True)
+
+    def handle(self, attempt, _message):
+        if len(self.remaining) == 1:
+            attempt.fail(ValueError("of the handler"))
+            raise RetryLater
+
+
 class MemberTest(Waiting, base.BaseTestCase):
     def setUp(self):
         super().setUp()
@@ -71,10 +92,17 @@ class MemberTest(Waiting, base.BaseTestCase):
         yield producer, self.polls
         self.taps.append("closed")
 
-    def start(self, *refusals, **options):
+    def settings(self):
         consumer = self.kafka.consumer_settings("orders", "g", max_wait_time_seconds=0.01, stop_timeout_seconds=1.0)
-        self.member = OrdersMember(MemberStatus("orders"), consumer, self.kafka.producer_settings(), **options)
-        self.member.refusals += refusals
+        return MemberStatus("orders"), consumer, self.kafka.producer_settings()
+
+    def start(self, *refusals, **options):
+        member = OrdersMember(*self.settings(), **options)
+        member.refusals += refusals
+        self.run_member(member)
+
+    def run_member(self, member):
+        self.member = member
         self.thread = threading.Thread(target=self.member.run, daemon=True)
         self.thread.start()
         self.addCleanup(self.stop)
@@ -121,6 +149,12 @@ class MemberTest(Waiting, base.BaseTestCase):
 
         self.assertEqual(["of the handler"], [str(error) for error in self.member.failures])
         self.assertEqual(2, len(self.member.attempts))
+
+    def test_the_clients_of_a_failed_attempt_are_released_before_the_next_attempt(self):
+        self.publish(b"1")
+        self.run_member(FailingMember(*self.settings()))
+        self.wait_until(lambda: len(self.member.remaining) == 2)
+        self.assertEqual([False, False], self.member.remaining)
 
     def test_each_attempt_has_its_own_tap_that_outlives_its_clients(self):
         self.publish(b"1")
