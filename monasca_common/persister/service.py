@@ -19,8 +19,8 @@ from monasca_common.persister.settings import GroupSettings, PersisterSettings, 
 from monasca_common.runtime.member import WorkerPart
 from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.workers import WorkersPlan, run_workers
-from monasca_common.storage.base import Capability, Claim, Rows, Storage, Writer, Written
-from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
+from monasca_common.storage.base import Capability, Rows, Storage
+from monasca_common.storage.batch_handler import BatchHandler, HandlerParts, store_rows
 from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember, own_consumer
 from monasca_common.storage.plugins import check_processes, check_storage, open_storage
 from monasca_common.storage.write_metrics import WriteMetrics
@@ -56,15 +56,11 @@ def persister_member(
 
     def handler(parts: HandlerParts) -> BatchHandler[Rows]:
         decoders = dict.fromkeys(group.consumer.topics, decoder(group))
-        return BatchHandler(parts, decoders, store, partial(metrics.wrote, status.name))
+        return BatchHandler(parts, decoders, store_rows, partial(metrics.wrote, status.name))
 
     tap = audit_tap(group.audit, "database", group.consumer.group_id)
     clients = group.consumer, group.producer
     return BatchMember(*clients, storage, dead_letters, status, handler, threads=group.threads, tap=tap)
-
-
-def store(writer: Writer, claim: Claim, rows: Rows) -> Written:
-    return writer.write(claim, rows)
 
 
 class PersisterPlan(WorkersPlan):

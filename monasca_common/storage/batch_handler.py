@@ -23,7 +23,7 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.runtime.member_health import MemberHealth, MemberState
 from monasca_common.storage import parts, row_keys
-from monasca_common.storage.base import Claim, Kind, Rows, Writer
+from monasca_common.storage.base import Claim, Kind, Rows, Writer, Written
 from monasca_common.storage.batch_rows import BatchRows, RowOrigin
 from monasca_common.storage.errors import MessagesRefused, RangeBeyondNext, StorageError, StorageUnavailable
 from monasca_common.storage.parts import PartSize, WriteResult
@@ -105,6 +105,11 @@ def rows_of_kind(
     if indexes:
         ids = list(map(row_keys.row_id, ids, indexes))
     return Rows(kind, values, offsets, ids, row_keys.by_id(headers, untimed), indexes)
+
+
+def store_rows(writer: Writer, claim: Claim, rows: Rows) -> Written:
+    """Store rows of one kind, as the argument ``store`` of a `BatchHandler`."""
+    return writer.write(claim, rows)
 
 
 class HandlerParts(NamedTuple):

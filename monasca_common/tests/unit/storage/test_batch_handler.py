@@ -10,11 +10,10 @@ from monasca_common.kafka.message import MADE_ID_BYTES, Batch, PartitionBatch, T
 from monasca_common.models import log
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.persister.decoder import EnvelopeDecoder
-from monasca_common.persister.service import store
 from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.runtime.member_health import MemberHealth, MemberState, MemberStatus
 from monasca_common.storage.base import Claim, Kind
-from monasca_common.storage.batch_handler import BatchHandler, HandlerParts, rows_of_kind
+from monasca_common.storage.batch_handler import BatchHandler, HandlerParts, rows_of_kind, store_rows
 from monasca_common.storage.errors import RangeBeyondNext, RowsRefused, TooMuchAtOnce, TopicMismatch
 from monasca_common.storage.start_offsets import StartOffsets
 from monasca_common.storage.writer_pool import WriterPool
@@ -90,7 +89,7 @@ class HandlerCase(base.BaseTestCase):
     def handler_with(self, decoder):
         wrote = lambda written, seconds: self.written.append(written)  # noqa: E731
         parts = HandlerParts("g", self.writers, self.starts, self.health, self.failures.append)
-        return BatchHandler(parts, {TP.topic: decoder}, store, wrote)
+        return BatchHandler(parts, {TP.topic: decoder}, store_rows, wrote)
 
 
 class HandlerTest(HandlerCase):
