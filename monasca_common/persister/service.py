@@ -12,7 +12,6 @@ from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
 from monasca_common.audit.reader_audit import audit_tap
-from monasca_common.kafka import DeadLetters
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.persister.decoder import decoder
 from monasca_common.persister.settings import GroupSettings, PersisterSettings, persister_settings
@@ -21,7 +20,7 @@ from monasca_common.runtime.member_health import MemberStatus
 from monasca_common.runtime.workers import WorkersPlan, run_workers
 from monasca_common.storage.base import Capability, Rows, Storage
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts, store_rows
-from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember, own_consumer
+from monasca_common.storage.batch_member import BatchMember, own_consumer
 from monasca_common.storage.plugins import check_processes, check_storage, open_storage
 from monasca_common.storage.write_metrics import WriteMetrics
 
@@ -50,7 +49,7 @@ def worker_groups(settings: PersisterSettings, storage: Storage) -> list[dict[st
 
 
 def persister_member(
-    group: GroupSettings, storage: Storage, dead_letters: DeadLetters, metrics: WriteMetrics, status: MemberStatus
+    group: GroupSettings, storage: Storage, metrics: WriteMetrics, status: MemberStatus
 ) -> BatchMember:
     """Return a member that stores the messages that one consumer of ``group`` reads."""
 
@@ -59,8 +58,7 @@ def persister_member(
         return BatchHandler(parts, decoders, store_rows, partial(metrics.wrote, status.name))
 
     tap = audit_tap(group.audit, "database", group.consumer.group_id)
-    clients = group.consumer, group.producer
-    return BatchMember(*clients, storage, dead_letters, status, handler, threads=group.threads, tap=tap)
+    return BatchMember(group.consumer, group.producer, storage, status, handler, threads=group.threads, tap=tap)
 
 
 class PersisterPlan(WorkersPlan):
@@ -84,10 +82,9 @@ class PersisterPlan(WorkersPlan):
     def open_parts(
         self, slot: int, statuses: Sequence[MemberStatus], stack: ExitStack
     ) -> tuple[Sequence[WorkerPart], CollectorRegistry]:
-        limits = DeadLetters(max_consecutive=MAX_CONSECUTIVE_DEAD_LETTERS)
         metrics = WriteMetrics(PREFIX, [status.name for status in statuses], OUTCOMES)
         members = [
-            persister_member(group, self.storage, limits, metrics, status)
+            persister_member(group, self.storage, metrics, status)
             for group, status in zip(self.workers[slot].values(), statuses, strict=True)
         ]
         return members, metrics.registry

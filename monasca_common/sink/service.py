@@ -14,7 +14,7 @@ from oslo_config import cfg
 from prometheus_client import CollectorRegistry
 
 from monasca_common.audit.reader_audit import audit_tap
-from monasca_common.kafka import DeadLetters, entry_point, load_serializer
+from monasca_common.kafka import entry_point, load_serializer
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.serialization.base import Serializer
 from monasca_common.runtime.member import WorkerPart
@@ -25,7 +25,7 @@ from monasca_common.sink.mapping import MESSAGE_TYPES, TableMapping
 from monasca_common.sink.settings import SINK_GROUP, SinkSettings, sink_settings
 from monasca_common.storage.base import Storage
 from monasca_common.storage.batch_handler import BatchHandler, HandlerParts
-from monasca_common.storage.batch_member import MAX_CONSECUTIVE_DEAD_LETTERS, BatchMember, own_consumer
+from monasca_common.storage.batch_member import BatchMember, own_consumer
 from monasca_common.storage.plugins import check_processes, check_storage, open_storage
 from monasca_common.storage.tables.rows import TopicChanges
 from monasca_common.storage.tables.steps import misfit
@@ -72,10 +72,9 @@ def sink_member(
         }
         return BatchHandler(parts, by_topic, storing(tables), partial(metrics.wrote, status.name))
 
-    limits = DeadLetters(max_consecutive=MAX_CONSECUTIVE_DEAD_LETTERS)
     tap = audit_tap(settings.audit, "database", settings.consumer.group_id)
     clients = settings.consumer, settings.producer
-    return BatchMember(*clients, storage, limits, status, handler, threads=settings.threads, tap=tap)
+    return BatchMember(*clients, storage, status, handler, threads=settings.threads, tap=tap)
 
 
 class SinkPlan(WorkersPlan):

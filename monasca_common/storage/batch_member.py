@@ -22,7 +22,7 @@ from monasca_common.storage.writer_pool import WriterPool
 
 # Maximum number of consecutive dead letters of one partition; one more stops its consumer until a restart, because the
 # topic or the mapping is probably wrong.
-MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
+_MAX_CONSECUTIVE_DEAD_LETTERS = 10_000
 # The back-off of a handler while the database is unavailable limits the load, and lets work resume within seconds.
 DATABASE_RETRY = RetryPolicy(backoff_seconds=0.1, max_backoff_seconds=3.0)
 # Defaults that differ from those of [kafka]. A transaction of 50 rows costs the database as much as one of 20,000 rows
@@ -73,7 +73,6 @@ class BatchMember(Member):
         consumer: ConsumerSettings,
         producer: ProducerSettings,
         storage: Storage,
-        dead_letters: DeadLetters,
         status: MemberStatus,
         handler: Callable[[HandlerParts], BatchHandler[Any]],
         *,
@@ -82,7 +81,6 @@ class BatchMember(Member):
     ) -> None:
         super().__init__(status, consumer, producer, tap=tap)
         self._storage = storage
-        self._dead_letters = dead_letters
         self._handler = handler
         self._threads = threads
 
@@ -103,7 +101,7 @@ class BatchMember(Member):
             handler,
             producer=producer,
             retry=DATABASE_RETRY,
-            dead_letters=self._dead_letters,
+            dead_letters=DeadLetters(max_consecutive=_MAX_CONSECUTIVE_DEAD_LETTERS),
             threads=self._threads,
             max_wait_seconds=consumer.settings.max_wait_time_seconds,
             accounted=handler.accounted,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from monasca_common.kafka import ProducerPool
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.plugins import kafka_producer
-from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.persister.service import OUTCOMES, PREFIX, persister_member
 from monasca_common.persister.settings import GroupSettings
@@ -40,7 +39,7 @@ class TraceTest(TracingCase, PersisterCase):
             open_storage(StorageSettings(self.database, self.url)),
             WriteMetrics(PREFIX, [NAME], OUTCOMES),
         )
-        self.member = persister_member(group, storage, DeadLetters(), metrics, MemberStatus(NAME))
+        self.member = persister_member(group, storage, metrics, MemberStatus(NAME))
         thread = threading.Thread(target=self.member.run, daemon=True)
         thread.start()
         self.addCleanup(thread.join, SECONDS)

@@ -11,11 +11,11 @@ from oslotest import base
 from monasca_common.audit import reports
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka.message import Record, TopicPartition
-from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.persister.service import OUTCOMES, PREFIX, persister_member
 from monasca_common.persister.settings import GroupSettings
 from monasca_common.runtime.member_health import MemberState, MemberStatus
+from monasca_common.storage import batch_member
 from monasca_common.storage.base import Capability, Kind
 from monasca_common.storage.errors import SchemaMismatch, TopicMismatch
 from monasca_common.storage.write_metrics import WriteMetrics
@@ -36,15 +36,18 @@ class MemberTest(Waiting, base.BaseTestCase):
         self.storage = MemoryStorage()
         self.metrics = WriteMetrics(PREFIX, [NAME], OUTCOMES)
 
-    def start(self, dead_letters=None, **changes):
+    def start(self, dead_letter_topic=None, **changes):
         consumer = self.kafka.consumer_settings(
-            "metrics", "g", max_wait_time_seconds=0.01, stop_timeout_seconds=1.0, batch_size=10
+            "metrics",
+            "g",
+            max_wait_time_seconds=0.01,
+            stop_timeout_seconds=1.0,
+            batch_size=10,
+            dead_letter_topic=dead_letter_topic,
         )
         group = GroupSettings("kafka_metrics", Kind.METRICS, 1, 2, 1000, consumer, self.kafka.producer_settings())
         group = replace(group, **changes)
-        self.member = persister_member(
-            group, self.storage, dead_letters or DeadLetters(), self.metrics, MemberStatus(NAME)
-        )
+        self.member = persister_member(group, self.storage, self.metrics, MemberStatus(NAME))
         self.thread = threading.Thread(target=self.member.run, daemon=True)
         self.thread.start()
         self.addCleanup(self.stop)
@@ -161,7 +164,7 @@ class MemberTest(Waiting, base.BaseTestCase):
 
     def test_a_missing_dead_letter_topic_is_reported_until_it_exists(self):
         self.fill(envelopes.metric(1))
-        self.start(dead_letters=DeadLetters(topic="nowhere"))
+        self.start(dead_letter_topic="nowhere")
         self.wait_until(lambda: self.status().state is MemberState.FAILED)
         self.assertIn("'nowhere'", self.status().reason)
         self.kafka.broker.create_topic("nowhere", 1)
@@ -169,7 +172,8 @@ class MemberTest(Waiting, base.BaseTestCase):
 
     def test_too_many_consecutive_dead_letters_stop_the_member_until_a_restart(self):
         self.fill(*[b"{"] * 9, envelopes.metric(1))
-        self.start(DeadLetters(max_consecutive=3))
+        self.useFixture(fixtures.MonkeyPatch(f"{batch_member.__name__}._MAX_CONSECUTIVE_DEAD_LETTERS", 3))
+        self.start()
         self.wait_until(lambda: self.status().state is MemberState.FAILED)
         self.stop()
         self.assertEqual(3, len(self.kafka.broker.records("metrics.dlq")))
