@@ -33,8 +33,8 @@ except ImportError as missing:
 TRACER = trace.get_tracer("monasca_common")
 PROPAGATOR = TraceContextTextMapPropagator()
 
-_PARENT = "traceparent"
-_FLAG_AT, _SAMPLED = 54, b"13579bdf"  # position of the digit with the flag *sampled*, and the digits that set it
+_PARENT, _STATE = "traceparent", "tracestate"
+_FLAG, _SAMPLED = slice(54, 55), {b"%x" % odd for odd in range(1, 16, 2)}  # the digit with *sampled*, if it is set
 _MAX_LINKS = 128  # the default limit of SDKs
 _KINDS = {"process": ("process", trace.SpanKind.CONSUMER), "dead_letter": ("settle", trace.SpanKind.CLIENT)}
 
@@ -133,7 +133,7 @@ class TracingHook(Hook):
         self._open: dict[PartitionBatch, Any] = {}  # the span, and the token of its context
 
     def before_handle(self, part: PartitionBatch, attempt: int) -> None:
-        links = _links(part.header(_PARENT), lambda index: part.headers[index])
+        links = _links(part.header)
         span = self._start("process", part.topic_partition, len(part), links)
         if span is not None:
             self._open[part] = span, attach(trace.set_span_in_context(span, Context()))
@@ -146,7 +146,8 @@ class TracingHook(Hook):
             _end(span, error)
 
     def after_dead_letter(self, message: Message, error: Exception) -> None:
-        links = _links([dict(message.headers).get(_PARENT)], lambda _: message.headers)
+        headers = dict(message.headers)
+        links = _links(lambda name: [headers.get(name)])
         span = self._start("dead_letter", (message.topic, message.partition), 1, links)
         if span is not None:
             _end(span, error)
@@ -170,15 +171,17 @@ def _end(span: trace.Span, error: BaseException | None) -> None:
     span.end()
 
 
-def _links(parents: Sequence[bytes | None], headers_of: Callable[[int], Headers]) -> list[trace.Link]:
+def _links(header: Callable[[str], Sequence[bytes | None]]) -> list[trace.Link]:
     """Return one link to each sampled span that published any of the messages. Invalid contexts count as not sampled.
 
-    ``parents``: the header ``traceparent`` of each message. ``headers_of``: maps a message's index to its headers."""
+    ``header``: returns each message's value of a header, which is much cheaper than to read all its headers."""
+    parents = header(_PARENT)
     if not any(parents):  # the usual case, which does not need the next pass over all messages
         return []
-    carried = {each: at for at, each in enumerate(parents) if each and each[_FLAG_AT:] and each[_FLAG_AT] in _SAMPLED}
-    first = map(headers_of, list(carried.values())[:_MAX_LINKS])
-    texts = [{name: (value or b"").decode("latin-1") for name, value in headers} for headers in first]
+    pairs = zip(parents, header(_STATE), strict=True)
+    sampled = {parent: state or b"" for parent, state in pairs if parent and parent[_FLAG] in _SAMPLED}
+    first = list(sampled.items())[:_MAX_LINKS]
+    texts = [{_PARENT: parent.decode("latin-1"), _STATE: state.decode("latin-1")} for parent, state in first]
     contexts = [trace.get_current_span(PROPAGATOR.extract(text)).get_span_context() for text in texts]
     return [trace.Link(context) for context in contexts if context.trace_flags.sampled]
 

@@ -14,7 +14,7 @@ from monasca_common.kafka.aio import AsyncProcessor, AsyncProducer
 from monasca_common.kafka.config import producer_settings
 from monasca_common.kafka.config.groups import register
 from monasca_common.kafka.errors import ConfigurationError, Poison
-from monasca_common.kafka.message import IdentifiedRecords, Record
+from monasca_common.kafka.message import IdentifiedRecords, PartitionBatch, Record
 from monasca_common.kafka.outgoing import PLAIN_OVERHEAD_BYTES
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.processor.handler_call import _digest
@@ -339,6 +339,13 @@ class BatchTest(KafkaTracingCase):
         self.write(*[(("traceparent", b"00-%032x-00f067aa0ba902b7-01" % number),) for number in range(1, 300)])
         self.drain()
         self.assertEqual(128, len(self.span("process in").links))
+
+    def test_only_the_headers_with_the_context_are_read(self):
+        self.write((("traceparent", CONTEXT),))
+        with mock.patch.object(PartitionBatch, "headers", new_callable=mock.PropertyMock) as headers:
+            self.drain()
+        self.assertEqual(1, len(self.span("process in").links))
+        headers.assert_not_called()
 
     def test_a_failed_call_has_the_class_of_its_error_but_not_its_text(self):
         self.publish_in_span(b"1")
