@@ -65,6 +65,8 @@ def connect_arguments(connection: str) -> dict[str, Any]:
     try:
         url = make_url(connection).set(drivername="postgresql+psycopg")
         arguments = PGDialect_psycopg().create_connect_args(url)[1]  # type: ignore[no-untyped-call]
+        for host in (url.host or "").split(","):
+            host.encode("idna")  # as when it is resolved, where the error would be unexpected
     except (ArgumentError, ValueError, TypeError):
         arguments = None
     if arguments is None or "@" in (url.host or ""):  # part of a password in which @ is not written as %40

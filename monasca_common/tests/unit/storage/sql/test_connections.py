@@ -64,9 +64,12 @@ class ConnectArgumentsTest(base.BaseTestCase):
         self.assertEqual(("a,b", "1,2"), (found["host"], found["port"]))
 
     def test_an_invalid_url_is_refused_and_not_shown(self):
-        for url in ("sesame", "postgresql://user:sesame@host:port/name", "postgresql://user:pa@sesame@host/name"):
+        for rest in ("host:port/name", "a..b/name", f"{'x' * 64}/name", "sesame@host/name"):
+            url = f"postgresql://user:sesame@{rest}"
             error = self.assertRaises(ConfigurationError, connect_arguments, url)
             self.assertNotIn("sesame", str(error))
+        self.assertRaises(ConfigurationError, connect_arguments, "sesame")
+        self.assertEqual("a.,b", connect_arguments("postgresql://u@a.,b/name")["host"])
 
 
 class RefusedConnectionTest(base.BaseTestCase):
