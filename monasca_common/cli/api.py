@@ -72,8 +72,9 @@ def metrics_of_all_workers() -> Iterator[None]:
     """
     named = os.environ.get(_FOLDER)
     if named is not None:
-        for left_over in Path(named).glob("*.db"):
-            left_over.unlink()
+        for kind in ("counter", "gauge", "histogram", "summary"):  # the folder may also have other databases
+            for left_over in Path(named).glob(f"{kind}_*.db"):
+                left_over.unlink()
         yield
         return
     os.environ[_FOLDER], owner = tempfile.mkdtemp(prefix="monasca-api-"), os.getpid()

@@ -48,6 +48,13 @@ class TestMetricsFolder(ConfigurationTestCase):
             (Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]) / "counts.db").touch()
         self.assertEqual([], list(self.all.iterdir()))
 
+    def test_only_the_metrics_of_an_earlier_run_are_removed_from_a_given_folder(self):
+        self.useFixture(fixtures.EnvironmentVariable("PROMETHEUS_MULTIPROC_DIR", str(self.all)))
+        for name in ("counter_7.db", "gauge_livesum_7.db", "histogram_7.db", "summary_7.db", "positions.db"):
+            (self.all / name).touch()
+        with metrics_of_all_workers():
+            self.assertEqual(["positions.db"], [file.name for file in self.all.iterdir()])
+
     def test_a_forked_child_does_not_remove_the_folder(self):
         with metrics_of_all_workers():
             self.useFixture(fixtures.MockPatch("os.getpid", lambda: 0))
