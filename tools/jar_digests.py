@@ -21,7 +21,7 @@ from monasca_common.devbroker.jars import kafka_jars
 from monasca_common.devbroker.java import find_java
 from monasca_common.jars import foreign_jars, list_file, read_digests
 from monasca_common.pipeline.errors import SparkUnavailable
-from monasca_common.pipeline.spark.jars import connector_jars, kafka_connector
+from monasca_common.pipeline.spark.connector import connector_jars, kafka_connector
 from monasca_common.tests.remote import hadoop
 
 _VERSION = pyspark.__version__

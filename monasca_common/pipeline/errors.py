@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors of a job, in addition to those of Kafka and storage."""
+"""The errors of a job, in addition to those of Kafka and storage, and the reason why a message is rejected."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from monasca_common.kafka.errors import ConfigurationError
+
+MALFORMED, TOO_NEW, TOO_OLD = "malformed", "too_new", "too_old"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -28,6 +30,17 @@ class InvalidSpecifications(ConfigurationError):
     def __init__(self, faults: Iterable[RowFault]) -> None:
         self.faults = tuple(sorted(faults))
         super().__init__("\n".join(map(str, self.faults)))
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The reason why a message becomes a dead letter. ``kind``: `MALFORMED`, `TOO_NEW` or `TOO_OLD`.
+
+    ``reason`` names the field and the rule, without quoting a value.
+    """
+
+    kind: str
+    reason: str
 
 
 class PipelineError(Exception):

@@ -27,11 +27,10 @@ from monasca_common.pipeline.aggregate.partials import Accumulator, Partial, Par
 from monasca_common.pipeline.aggregate.periods import Closing, Period, PeriodPublisher
 from monasca_common.pipeline.aggregate.records import Group, RecordReader
 from monasca_common.pipeline.aggregate.usage_table import Retention
-from monasca_common.pipeline.errors import NotAggregated
+from monasca_common.pipeline.errors import MALFORMED, NotAggregated, Rejection
 from monasca_common.pipeline.jobs.durations import StageSeconds
 from monasca_common.pipeline.jobs.fenced_batch import FencedBatches
 from monasca_common.pipeline.jobs.job import JobProgress
-from monasca_common.pipeline.rejection import MALFORMED, Rejection
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords

@@ -18,7 +18,7 @@ from monasca_common.models.fields import Fields
 from monasca_common.models.limits import STORED
 from monasca_common.models.numbers import ValueText
 from monasca_common.models.seen import Seen
-from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, TOO_OLD, Rejection
+from monasca_common.pipeline.errors import MALFORMED, TOO_NEW, TOO_OLD, Rejection
 from monasca_common.pipeline.specification import columns
 from monasca_common.pipeline.specification.specification import PreTransform, Specifications, Transform
 from monasca_common.pipeline.windows import WINDOW_MS, TimeBounds

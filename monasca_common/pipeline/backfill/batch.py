@@ -22,16 +22,14 @@ from monasca_common.kafka.failpoints import fail_point
 from monasca_common.pipeline.aggregate import periods, usage_table
 from monasca_common.pipeline.aggregate.batch import StagedPartials
 from monasca_common.pipeline.backfill.history import History
-from monasca_common.pipeline.errors import BackfillStopped, Fenced, RecordsLost
+from monasca_common.pipeline.errors import BackfillStopped, Fenced, RecordsLost, Rejection
 from monasca_common.pipeline.jobs.job import JobProgress, JobWatcher
-from monasca_common.pipeline.rejection import Rejection
 from monasca_common.pipeline.settings import AggregateSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore, Source
 from monasca_common.pipeline.source.ranges import below, share
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.counts import TaskCounts
-from monasca_common.pipeline.spark.duplicates import Distinct
-from monasca_common.pipeline.spark.source_records import SourceRecords
+from monasca_common.pipeline.spark.source_records import Distinct, SourceRecords
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.pipeline.windows import WINDOW_MS
 from monasca_common.storage.retention import DAY_MS

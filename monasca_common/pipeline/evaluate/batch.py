@@ -25,7 +25,7 @@ from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.numbers import GREATEST
 from monasca_common.models.seen import Seen
 from monasca_common.models.series import Series
-from monasca_common.pipeline.errors import EvaluatorFenced, NotEvaluated
+from monasca_common.pipeline.errors import MALFORMED, TOO_NEW, EvaluatorFenced, NotEvaluated, Rejection
 from monasca_common.pipeline.evaluate import alarms, definitions, watermark, windows
 from monasca_common.pipeline.evaluate.cleanup import Cleanup
 from monasca_common.pipeline.evaluate.definitions import (
@@ -42,7 +42,6 @@ from monasca_common.pipeline.evaluate.windows import FoldedRow, FoldedSeries, Wi
 from monasca_common.pipeline.jobs.durations import StageSeconds
 from monasca_common.pipeline.jobs.fenced_batch import FencedBatches, PlannedBatch
 from monasca_common.pipeline.jobs.job import UNDELIVERED, JobProgress
-from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, Rejection
 from monasca_common.pipeline.source.offset_store import OffsetStore
 from monasca_common.pipeline.source.small_batch import DriverRecords
 from monasca_common.pipeline.source.topic import SourceTopic

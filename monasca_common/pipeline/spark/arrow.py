@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from monasca_common.pipeline.rejection import Rejection
+from monasca_common.pipeline.errors import Rejection
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Configures Spark's official Kafka connector from ``[kafka]``."""
+"""Spark's official Kafka connector: its options, from ``[kafka]``, and its jars, which are fetched once and compared
+with their pinned digests."""
 
 from __future__ import annotations
 
@@ -8,8 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from monasca_common.jars import JarError, fetched, list_file
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConsumerSettings
+from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.source.offset_store import OffsetRange
 
 if TYPE_CHECKING:
@@ -97,6 +100,30 @@ def java_security(security: Mapping[str, str]) -> dict[str, str]:
     if left:
         raise ConfigurationError(f"these options cannot be translated for Spark's connector: {', '.join(sorted(left))}")
     return options
+
+
+def kafka_connector() -> str:
+    """Return the Maven coordinates of the connector for the installed pyspark."""
+    import pyspark
+
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{pyspark.__version__}"
+
+
+def connector_jars() -> list[Path] | None:
+    """Return the connector's jars, fetching jars that are not cached, or ``None`` if no jars are pinned for this
+    pyspark.
+
+    Raises `SparkUnavailable`.
+    """
+    import pyspark
+
+    pinned = list_file(f"spark-{pyspark.__version__}")
+    if not pinned.is_file():
+        return None
+    try:
+        return sorted(fetched(pinned).glob("*.jar"))
+    except JarError as error:
+        raise SparkUnavailable(str(error)) from error
 
 
 def _quoted(text: str) -> str:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from monasca_common.pipeline.errors import SparkFailed, SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
-from monasca_common.pipeline.spark.jars import connector_jars, kafka_connector
+from monasca_common.pipeline.spark.connector import connector_jars, kafka_connector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

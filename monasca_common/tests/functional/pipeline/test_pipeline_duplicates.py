@@ -13,7 +13,7 @@ from monasca_common.kafka.message import MESSAGE_ID_HEADER, Record, TopicPartiti
 from monasca_common.pipeline.backfill.batch import Backfill
 from monasca_common.pipeline.errors import Fenced
 from monasca_common.pipeline.source.topic import Extent
-from monasca_common.pipeline.spark import duplicates
+from monasca_common.pipeline.spark.source_records import repeated
 from monasca_common.tests.functional.pipeline.pipeline_case import MINUTE_MS, NOON_MS, CpuCase, SharedSpark, cpu
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS
@@ -245,7 +245,7 @@ class RandomTest(base.BaseTestCase):
                 if log[partition][offset] in seen - {None}:
                     wanted.add((partition, offset))
                 seen.add(log[partition][offset])
-            found = duplicates.repeated(self.frame(log, new), self.frame(log, known)).collect()
+            found = repeated(self.frame(log, new), self.frame(log, known)).collect()
             self.assertEqual(sorted(wanted), sorted(map(tuple, found)))
             left_out |= wanted
             at = ends

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of librdkafka are translated for the Java client of Spark's connector."""
+"""Options of librdkafka are translated for the Java client of Spark's connector; ``tests/unit/jars`` tests how its jars
+are fetched."""
 
 from pathlib import Path
 
@@ -7,9 +8,13 @@ import fixtures
 from oslotest import base
 from testtools.matchers import Contains
 
+from monasca_common.jars import JarError, list_file
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.pipeline.spark.connector import client_options, java_security
+from monasca_common.pipeline.errors import SparkUnavailable
+from monasca_common.pipeline.spark.connector import client_options, connector_jars, java_security
+
+SHIPPED = "4.0.0"
 
 
 class SecurityTest(base.BaseTestCase):
@@ -100,3 +105,38 @@ class SecurityTest(base.BaseTestCase):
             },
             client_options(settings),
         )
+
+
+class JarsTest(base.BaseTestCase):
+    def setUp(self):
+        super().setUp()
+        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        self.installed(SHIPPED)
+
+    def installed(self, version):
+        self.useFixture(fixtures.MonkeyPatch("pyspark.__version__", version))
+
+    def test_the_connector_of_the_installed_pyspark_is_fetched(self):
+        connector = self.folder / "connector.jar"
+        connector.touch()
+        asked = []
+
+        def fetched(jar_list):
+            asked.append(jar_list)
+            return self.folder
+
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.spark.connector.fetched", fetched))
+
+        self.assertEqual([connector], connector_jars())
+        self.assertEqual([list_file("spark-4.0.0")], asked)
+
+    def test_a_connector_that_cannot_be_fetched_is_an_error_of_spark(self):
+        def fail(*_):
+            raise JarError("the repository does not respond")
+
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.pipeline.spark.connector.fetched", fail))
+        self.assertIn("does not respond", str(self.assertRaises(SparkUnavailable, connector_jars)))
+
+    def test_a_connector_that_is_not_pinned_is_not_fetched(self):
+        self.installed("4.9.9")
+        self.assertIsNone(connector_jars())

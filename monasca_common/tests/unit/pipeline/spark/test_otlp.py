@@ -13,9 +13,9 @@ from monasca_common.models.metric import MetricDecoder
 from monasca_common.persister.otlp import OtlpDecoder
 from monasca_common.pipeline import TimeBounds
 from monasca_common.pipeline.aggregate.batch import RecordDecoder, partials_of
+from monasca_common.pipeline.errors import MALFORMED, TOO_NEW, TOO_OLD
 from monasca_common.pipeline.evaluate.batch import RecordFold, portable_definitions
 from monasca_common.pipeline.evaluate.definitions import IndexedSubExpression
-from monasca_common.pipeline.rejection import MALFORMED, TOO_NEW, TOO_OLD
 from monasca_common.pipeline.settings import StreamSettings
 from monasca_common.pipeline.spark import schemas
 from monasca_common.pipeline.spark.schemas import BatchSchemas, envelope_parts

@@ -17,7 +17,8 @@ from testtools.matchers import Contains, MatchesRegex
 
 from monasca_common.pipeline.errors import RecordsLost, SparkFailed, SparkUnavailable
 from monasca_common.pipeline.settings import SparkSettings
-from monasca_common.pipeline.spark import jars, session
+from monasca_common.pipeline.spark import session
+from monasca_common.pipeline.spark.connector import kafka_connector
 
 
 class InstalledTest(base.BaseTestCase):
@@ -141,7 +142,7 @@ class ConfigurationTest(base.BaseTestCase):
 
     def test_ivy_fetches_a_connector_that_is_not_pinned(self):
         found = session.configuration(SparkSettings(options={"spark.jars.packages": "a:b:1"}), None)
-        self.assertEqual(f"{jars.kafka_connector()},a:b:1", found["spark.jars.packages"])
+        self.assertEqual(f"{kafka_connector()},a:b:1", found["spark.jars.packages"])
         self.assertNotIn("spark.jars", found)
 
     def test_a_local_master_uses_the_loopback_address_and_a_cluster_does_not(self):

@@ -4,7 +4,7 @@ from oslotest import base
 from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.pipeline.spark.refetch import refetch
+from monasca_common.pipeline.spark.rejected import refetch
 
 
 class RefetchTest(base.BaseTestCase):
