@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``monasca-common pipeline list | run``: list and run jobs on Spark."""
+"""``monasca-common pipeline list | run | status | specifications check``: run jobs on Spark, show their progress, and
+check the specifications of the aggregates."""
 
 from __future__ import annotations
 
@@ -8,20 +9,34 @@ import dataclasses
 import json
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from cliff.lister import Lister
+from cliff.show import ShowOne
 from oslo_config import cfg
 
 from monasca_common.cli import configuration
-from monasca_common.cli.command import MonascaCommand, add_line_format, moment_ms
+from monasca_common.cli.command import MonascaCommand, ObjectColumn, add_line_format, moment_ms
 from monasca_common.cli.start_check import check_at_start
 from monasca_common.kafka.errors import ConfigurationError
+from monasca_common.models import times
 from monasca_common.pipeline.errors import PipelineError
 from monasca_common.runtime.logs import register_logging, start_logging, started, stopped
 from monasca_common.runtime.shutdown import stop_on_signals
 
+if TYPE_CHECKING:
+    from monasca_common.pipeline.evaluate.gauges import EvaluationGauges
+    from monasca_common.pipeline.jobs.activity import LastBatch
+    from monasca_common.pipeline.status import JobStatus, PartitionStatus
+
 LOG = logging.getLogger(__name__)
+
+_STATUS_COLUMNS = (
+    *("job", "group", "topic", "state", "started", "seen", "behind", "due", "waiting", "still_open"),
+    *("last_batch", "evaluation", "partitions"),
+)
 
 
 class PipelineCommand(MonascaCommand):
@@ -93,3 +108,74 @@ class PipelineRun(PipelineCommand):
             for name, count in progress.results.items():
                 self.print(f"  {name:<24}{count:>12,}")
         return 0
+
+
+class PipelineStatus(PipelineCommand, Lister):
+    """Show the state of each job, its last batch, its offsets, and pending periods.
+
+    For example:
+    monasca-common pipeline status --config-file /etc/monasca/pipeline.conf
+    """
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Iterator[Sequence[Any]]]:
+        from monasca_common.pipeline.status import job_statuses
+
+        return _STATUS_COLUMNS, map(status_row, job_statuses(configuration.read(parsed_args)))
+
+
+def status_row(status: JobStatus) -> Sequence[Any]:
+    activity = status.activity
+    return (
+        *(status.job, status.group, status.topic, status.state.value),
+        *((None, None) if activity is None else map(times.shown, (activity.started_ms, activity.seen_ms))),
+        *(status.behind, status.due, status.waiting, status.still_open),
+        None if activity is None or activity.last_batch is None else _batch(activity.last_batch),
+        None if status.evaluation is None else _evaluation(status.evaluation),
+        _partitions(status.partitions),
+    )
+
+
+def _batch(batch: LastBatch) -> ObjectColumn:
+    counts = f"{batch.offsets:,} offsets, {batch.records:,} records, {batch.seconds:,.1f} s"
+    return ObjectColumn(f"{times.shown(batch.ended_ms)}: {counts}", dataclasses.asdict(batch))
+
+
+def _evaluation(gauges: EvaluationGauges) -> ObjectColumn:
+    lines = [f"evaluated up to {times.shown(gauges.evaluated_to_ms)}"]
+    if gauges.watermarks_ms:
+        watermark_ms, partition = min((time_ms, partition) for partition, time_ms in gauges.watermarks_ms.items())
+        lines.append(f"watermark {times.shown(watermark_ms)} of partition {partition}")
+    lines.append(", ".join(f"{count:,} {state}" for state, count in gauges.alarms.items()))
+    return ObjectColumn("\n".join(lines), dataclasses.asdict(gauges))
+
+
+def _partitions(partitions: Sequence[PartitionStatus]) -> ObjectColumn:
+    lines = (f"{each.partition}: stored below {each.next_offset:,} of {each.end:,}" for each in partitions)
+    return ObjectColumn("\n".join(lines), [dataclasses.asdict(each) for each in partitions])
+
+
+class SpecificationsCheck(PipelineCommand, ShowOne):
+    """Check specifications, by default the shipped ones, and print all errors and warnings about probable mistakes.
+
+    The exit status is 1 if a row is refused. For example:
+    monasca-common pipeline specifications check --pre-transforms pre.json --transforms transforms.json
+    """
+
+    configured = False
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        for name, what in (
+            ("pre-transforms", "the selection of input records"),
+            ("transforms", "the computation of metrics"),
+        ):
+            parser.add_argument(f"--{name}", type=Path, metavar="F", help=f"JSON Lines file with {what}")
+
+    def take_action(self, parsed_args: argparse.Namespace) -> tuple[Sequence[str], Sequence[Any]]:
+        from monasca_common.pipeline import load
+
+        try:
+            found = load(parsed_args.pre_transforms, parsed_args.transforms)
+        except OSError as error:
+            raise ConfigurationError(f"{error.filename} cannot be read: {error.strerror}") from None
+        counts = {"pre_transforms": len(found.pre_transforms), "transforms": len(found.transforms)}
+        return self.dict2columns(counts | {"warnings": ObjectColumn("\n".join(found.warnings), found.warnings)})

@@ -10,7 +10,7 @@ import fixtures
 from testtools.matchers import Contains, StartsWith
 
 from monasca_common.cli.main import MonascaCommon
-from monasca_common.cli.pipeline_status import status_row
+from monasca_common.cli.pipeline import status_row
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.pipeline.errors import SparkUnavailable
 from monasca_common.pipeline.jobs.activity import Activity, JobState, LastBatch

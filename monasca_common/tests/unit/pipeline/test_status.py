@@ -12,7 +12,7 @@ from oslotest import base
 from prometheus_client.parser import text_string_to_metric_families
 from testtools.matchers import Contains
 
-from monasca_common.cli.pipeline_status import status_row
+from monasca_common.cli.pipeline import status_row
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.testing import MemoryKafka, VirtualClock
 from monasca_common.pipeline.aggregate import periods
