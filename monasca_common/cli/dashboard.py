@@ -28,7 +28,7 @@ class Dashboard(ServiceCommand):
     """
 
     extra = "dashboard"
-    service = "monasca_common.operations.dashboard.service"
+    service = "monasca_common.operations.dashboard.server"
     checked = "dashboard"
     any_file = True
 

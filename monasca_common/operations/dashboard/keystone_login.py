@@ -9,16 +9,23 @@ import logging
 from keystoneauth1 import exceptions, session
 from keystoneauth1.identity import v3
 from oslo_config import cfg
+from oslo_policy import policy
 
 from monasca_common.kafka.errors import RetriableError
-from monasca_common.operations.dashboard.rules import VIEW, list_rules
 from monasca_common.operations.dashboard.sessions import Account
 from monasca_common.operations.dashboard.settings import DashboardSettings
 from monasca_common.operations.policy_rules import open_enforcer
 
 LOG = logging.getLogger(__name__)
 
+VIEW = "monasca_dashboard:look"
+
 _TIMEOUT_SECONDS = 10.0
+
+
+def list_rules() -> list[policy.RuleDefault]:
+    """Return the rules for oslo.policy's sample generator."""
+    return [policy.RuleDefault(VIEW, "role:admin", description="View the dashboard, which shows data of all tenants.")]
 
 
 class KeystoneLogin:

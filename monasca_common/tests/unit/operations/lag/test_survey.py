@@ -358,8 +358,8 @@ class TestThreshold(base.BaseTestCase):
         (config,) = self.create_tempfiles([("dashboard", text)], ".conf")
         dashboard = "monasca_common.operations.dashboard"
         with (
-            mock.patch(f"{dashboard}.service.kafka_panels") as made,
-            mock.patch(f"{dashboard}.service.DashboardServer") as server,
+            mock.patch(f"{dashboard}.server.kafka_panels") as made,
+            mock.patch(f"{dashboard}.server.DashboardServer") as server,
         ):
             main.main(["dashboard", "--config-file", config])
             server.call_args.args[1](None)
