@@ -3,18 +3,21 @@
 
 from __future__ import annotations
 
+import sqlite3
 import uuid
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeVar
 
 import sqlalchemy as sa
+from sqlalchemy import exc
 
 from monasca_common.alarms.errors import NameTaken, UnknownId
 from monasca_common.storage.errors import DuplicateKey
 from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.sql.connections import Deadline, ReadConnections, snapshot
-from monasca_common.storage.sql.transactions import Transactions
+from monasca_common.storage.sql import schema
+from monasca_common.storage.sql.bounds import Bounds
+from monasca_common.storage.sql.connections import Deadline, ReadConnections, snapshot, translated
 
 T = TypeVar("T")
 Select: TypeAlias = sa.Select[*tuple[Any, ...]]
@@ -37,11 +40,15 @@ class Slice:
 
 
 class AlarmsDatabase:
-    """The alarms database. It connects at the first call, and must not be used after a fork."""
+    """The alarms database. It connects at the first call, and must not be used after a fork. For writes, at most
+    ``read_connections`` stay open, or one on SQLite, which permits only one writer."""
 
     def __init__(self, settings: StorageSettings) -> None:
         self._reads = ReadConnections(settings)
-        self._transactions = Transactions(settings)
+        self._seconds = settings.read_timeout_seconds
+        bounds = Bounds(self._seconds, self._seconds / 2, self._seconds)
+        connections = settings.read_connections
+        self._writes = schema.engine(settings.connection, to_write=True, bounds=bounds, connections=connections)
         self.dialect = self._reads.dialect
 
     def rows(self, statement: Select, values: Mapping[str, Any] | None = None) -> Sequence[Row]:
@@ -67,18 +74,26 @@ class AlarmsDatabase:
         return self._reads.stream(lambda connection, _deadline: work(connection))
 
     def write(self, work: Callable[[sa.Connection], T], *, named: str | None = None) -> T:
-        """Return the result of ``work``, which runs in a transaction. Raises `NameTaken` if ``work`` gives a row of the
-        kind ``named`` a name that another row already has."""
+        """Return the result of ``work``, which runs in a transaction.
+
+        Raises `NameTaken` if ``work`` gives a row of the kind ``named`` a name that another row already has, and
+        `DuplicateKey`, `StorageUnavailable` or `SchemaMismatch`."""
         try:
-            return self._transactions.run(work)
-        except DuplicateKey:
-            if named is None:
-                raise
-            raise NameTaken(named) from None
+            with self._writes.begin() as connection:
+                if not connection.info.get("is_checked"):
+                    schema.check_database(connection.exec_driver_sql, connection.dialect.name)
+                    connection.info["is_checked"] = True
+                return work(connection)
+        except exc.IntegrityError as error:
+            if named is not None:
+                raise NameTaken(named) from None
+            raise DuplicateKey("the database has a row with this key") from error
+        except (exc.SQLAlchemyError, sqlite3.Error) as error:
+            raise translated(error, Deadline(self._seconds)) from error
 
     def close(self) -> None:
         self._reads.close()
-        self._transactions.close()
+        self._writes.dispose()
 
 
 def new_id() -> str:

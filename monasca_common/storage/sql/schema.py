@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The revision of the schema that this program needs, the revision of a database, and the upgrade between them.
+"""The revision of the schema that this program needs, the revision of a database, the upgrade between them, and the
+engines of databases.
 
 Only `upgrade` imports Alembic, so that readers and writers start faster.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.resources
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -18,7 +22,6 @@ from monasca_common.storage.base import StorageStatus, StoredOffset
 from monasca_common.storage.errors import SchemaMismatch
 from monasca_common.storage.positions import Result
 from monasca_common.storage.sql.bounds import Bounds
-from monasca_common.storage.sql.private_file import make_private_file
 from monasca_common.storage.sql.tables import kafka_offset
 
 Execute = Callable[[str], Result]
@@ -115,6 +118,19 @@ def _postgresql_engine(connection: str, bounds: Bounds | None, pooling: Mapping[
         hide_parameters=True,
         **pooling,
     )
+
+
+def make_private_file(path: str | Path) -> None:
+    """Create an empty file (0600), or keep an existing one. SQLite itself would use the umask; it copies the file's
+    permissions to its other files (``-wal``, ``-shm``, ``-journal``).
+
+    If the file cannot be created, SQLite fails as well, and its error is translated.
+    """
+    # The target of a link is opened, because an exclusive creation does not follow links. The creation is exclusive,
+    # because closing a file that SQLite has open would release this process's locks on it.
+    target = os.path.realpath(path)
+    with contextlib.suppress(OSError):
+        os.close(os.open(target, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def _leave_transactions_alone(connection: object, _record: object) -> None:

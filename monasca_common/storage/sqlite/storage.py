@@ -14,7 +14,6 @@ from monasca_common.storage.base import Capability, Kind, Pruned, Storage, Stora
 from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql import schema
-from monasca_common.storage.sql.private_file import make_private_file
 from monasca_common.storage.sql.reader import SqlReader
 from monasca_common.storage.sqlite.connection import check_folder, database_file, translated
 from monasca_common.storage.sqlite.prune import prune
@@ -41,7 +40,7 @@ class SqliteStorage(Storage):
 
     def upgrade(self) -> None:
         check_folder(self.path)
-        make_private_file(self.path)
+        schema.make_private_file(self.path)
         # The mode is stored in the file, and cannot be set within a transaction.
         with translated(self.path), contextlib.closing(sqlite3.connect(self.path)) as connection:
             connection.execute("PRAGMA journal_mode=WAL")

@@ -1,16 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections to SQL databases, and transactions that write a few rows."""
+"""Connections to SQL databases."""
 
 import contextlib
 import gc
 import weakref
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from types import SimpleNamespace
 
-import fixtures
 import psycopg
-import sqlalchemy as sa
 from fixtures import MonkeyPatch
 from oslotest import base
 from psycopg import errors
@@ -20,19 +16,14 @@ from sqlalchemy import exc
 from monasca_common.devbroker import ports
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.storage.errors import (
-    DuplicateKey,
     LockTimeout,
     QueryTimeout,
     SchemaMismatch,
     StorageError,
     StorageUnavailable,
 )
-from monasca_common.storage.settings import StorageSettings
-from monasca_common.storage.sql import schema
 from monasca_common.storage.sql.bounded import BoundedConnection, NoAnswer, connect_arguments, open_connection
 from monasca_common.storage.sql.connections import Deadline, translated
-from monasca_common.storage.sql.transactions import Transactions
-from monasca_common.tests.contracts.storage.database import SqlDatabase
 
 
 class TestTranslated(base.BaseTestCase):
@@ -145,91 +136,3 @@ class DeadlineTest(base.BaseTestCase):
         steps.send(0)
         self.now = 106.0
         self.assertRaises(NoAnswer, steps.send, 0)
-
-
-class TransactionsTest(base.BaseTestCase):
-    def setUp(self):
-        super().setUp()
-        folder = self.useFixture(fixtures.TempDir()).path
-        self.database = SqlDatabase(self.addCleanup, StorageSettings("sqlite", f"sqlite:///{folder}/monasca.sqlite"))
-
-    def open(self, **changes):
-        made = Transactions(replace(self.database.settings, **changes))
-        self.addCleanup(made.close)
-        return made
-
-    def prepared(self, **changes):
-        self.database.prepare()
-        made = self.open(**changes)
-        made.run(lambda connection: connection.exec_driver_sql("CREATE TABLE note (text TEXT PRIMARY KEY)"))
-        return made
-
-    def notes(self):
-        with schema.engine(self.database.settings.connection).connect() as connection:
-            return sorted(connection.scalars(sa.text("SELECT text FROM note")))
-
-    def test_each_of_several_threads_has_its_own_transaction_and_result(self):
-        transactions = self.prepared()
-        texts = [f"{number:02}" for number in range(30)]
-        with ThreadPoolExecutor(8) as pool:
-            self.assertEqual(texts, list(pool.map(transactions.run, map(writes, texts))))
-        self.assertEqual(texts, self.notes())
-
-    def test_a_failed_work_changes_nothing(self):
-        transactions = self.prepared()
-        transactions.run(writes("a"))
-        self.assertRaises(DuplicateKey, transactions.run, writes("a"))
-        fault = ValueError("mine")
-
-        def fails(connection):
-            writes("b")(connection)
-            raise fault
-
-        self.assertIs(fault, self.assertRaises(ValueError, transactions.run, fails))
-        transactions.run(writes("c"))
-        self.assertEqual(["a", "c"], self.notes())
-
-    def test_a_connection_that_was_closed_while_idle_is_opened_again(self):
-        transactions = self.prepared()
-        pooled = transactions._engine.raw_connection()
-        raw = pooled.dbapi_connection
-        pooled.close()
-        raw.close()
-        self.assertEqual("a", transactions.run(writes("a")))
-
-    def test_a_call_without_a_free_connection_fails_after_the_time_limit(self):
-        transactions = self.prepared(read_timeout_seconds=0.2)
-        with transactions._engine.begin():
-            error = self.assertRaises(StorageUnavailable, transactions.run, writes("a"))
-        self.assertIn("every connection is busy", str(error))
-
-    def test_a_database_of_another_revision_is_refused(self):
-        self.assertRaises(SchemaMismatch, self.open().run, writes("a"))
-
-
-def writes(text):
-    def work(connection):
-        connection.execute(sa.text("INSERT INTO note VALUES (:text)"), {"text": text})
-        return text
-
-    return work
-
-
-class WaitingForSqliteTest(base.BaseTestCase):
-    """SQLite allows one writer at a time: a write of the API waits for the batch of the evaluator."""
-
-    def setUp(self):
-        super().setUp()
-        folder = self.useFixture(fixtures.TempDir()).path
-        self.settings = StorageSettings("sqlite", f"sqlite:///{folder}/monasca.sqlite", read_timeout_seconds=40.0)
-        SqlDatabase(self.addCleanup, self.settings).prepare()
-
-    def test_a_write_waits_as_long_as_for_a_lock_of_postgresql(self):
-        waited_ms = Transactions(self.settings).run(lambda each: each.exec_driver_sql("PRAGMA busy_timeout").scalar())
-        self.assertEqual(20_000, waited_ms)
-
-    def test_a_write_that_waits_too_long_fails_with_an_error(self):
-        impatient = Transactions(replace(self.settings, read_timeout_seconds=0.1))
-        with schema.engine(self.settings.connection, to_write=True).begin():
-            error = self.assertRaises(LockTimeout, impatient.run, lambda _: None)
-        self.assertIn("database is locked", str(error))
