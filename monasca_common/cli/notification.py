@@ -54,7 +54,7 @@ class NotificationTest(MonascaCommand):
         """Return 0 if the receiver accepted the message, otherwise 1."""
         from monasca_common.notification.errors import NotificationError
         from monasca_common.notification.notification import notification_of
-        from monasca_common.notification.notifiers.plugins import load_notifiers
+        from monasca_common.notification.notifiers.base import load_notifiers
 
         try:
             notification = replace(notification_of(_test_change(), _METHOD), method_id="")

@@ -121,7 +121,7 @@ class NotificationResend(MonascaCommand):
         from monasca_common.notification.errors import NotificationError
         from monasca_common.notification.ledger import FAILED, SENT, Ledger
         from monasca_common.notification.notification import Notification
-        from monasca_common.notification.notifiers.plugins import load_notifiers
+        from monasca_common.notification.notifiers.base import load_notifiers
 
         stored, ledger, now_ms = SentNotifications(database, keys), Ledger(database), SystemClock().time_ms
         before, changes = stored.get(None, parsed_args.id), stored.changes(parsed_args.id)

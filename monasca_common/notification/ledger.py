@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ledger. A row is *sending* before an attempt and *sent* after it, so that a crash leaves the outcome of at most
-one attempt unknown."""
+one attempt unknown. A loop removes old rows."""
 
 from __future__ import annotations
 
 import enum
+import logging
 import zlib
 from typing import Any
 
@@ -12,11 +13,19 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from monasca_common.alarms.database import AlarmsDatabase, Row
+from monasca_common.alarms.silences import Silences
+from monasca_common.kafka import MessagingError
+from monasca_common.kafka.clock import Clock
 from monasca_common.models import json_text
 from monasca_common.notification.errors import storable
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.stages import HELD, INHIBITED, OK, SILENCED
+from monasca_common.notification.worker_loop import WorkerLoop
+from monasca_common.runtime.member_health import MemberStatus
+from monasca_common.storage.errors import StorageError
 from monasca_common.storage.sql import tables
+
+LOG = logging.getLogger(__name__)
 
 SENDING, SENT, FAILED, GIVEN_UP = "sending", "sent", "failed", "given up"
 #: The alarm changed before an attempt succeeded.
@@ -26,7 +35,10 @@ ENDED = (SENT, GIVEN_UP, SUPERSEDED)
 _NOTIFICATION, _RATE, _ALARM = tables.notification, tables.notification_rate, tables.alarm
 _WITHHELD = (SILENCED, INHIBITED)
 _MOST_FAILURES = 50
-ROWS_A_PORTION = 1000
+_ROWS_A_PORTION = 1000
+_REST_SECONDS = 300.0
+# A pause between two portions lets other processes write, because SQLite permits one writer at a time.
+_PAUSE_SECONDS = 0.1
 # The statements are built once, because building one takes longer than executing it.
 _OWN = _NOTIFICATION.c.id == sa.bindparam("own_id")
 _FIND = sa.select(_NOTIFICATION.c.state, _NOTIFICATION.c.attempts).where(_OWN).with_for_update()
@@ -124,7 +136,7 @@ class Ledger:
         self._database.write(lambda connection: connection.execute(statement))
 
     def prune(self, before_ms: int) -> int:
-        """Remove at most `ROWS_A_PORTION` rows that are unchanged since ``before_ms``, and older message counts of
+        """Remove at most `_ROWS_A_PORTION` rows that are unchanged since ``before_ms``, and older message counts of
         methods. Return the number of rows.
 
         Rows of an alarm with a withheld notification stay until the alarm is OK, because `stages.deduplication` needs
@@ -135,7 +147,7 @@ class Ledger:
         of_same_alarm = (withheld.c.alarm_id == _NOTIFICATION.c.alarm_id, withheld.c.state.in_(_WITHHELD))
         has_withheld = sa.exists().where(*of_same_alarm).correlate(_NOTIFICATION)
         is_old = sa.and_(_NOTIFICATION.c.updated < before_ms, ~sa.and_(is_active, has_withheld))
-        portion = sa.select(_NOTIFICATION.c.id).where(is_old).order_by(_NOTIFICATION.c.updated).limit(ROWS_A_PORTION)
+        portion = sa.select(_NOTIFICATION.c.id).where(is_old).order_by(_NOTIFICATION.c.updated).limit(_ROWS_A_PORTION)
         # The age is compared twice, because an attempt may begin between the selection of a row and its removal.
         statement = _NOTIFICATION.delete().where(_NOTIFICATION.c.id.in_(portion), is_old)
 
@@ -144,6 +156,31 @@ class Ledger:
             return connection.execute(statement).rowcount
 
         return self._database.write(work)
+
+
+class LedgerRetention(WorkerLoop):
+    """Removes rows and silences after their retention time until `stop`, in each process independently."""
+
+    expected = (MessagingError, StorageError)
+
+    def __init__(
+        self, ledger: Ledger, silences: Silences, clock: Clock, retention_ms: int, status: MemberStatus
+    ) -> None:
+        super().__init__("the retention of the ledger", clock, status, reason="")
+        self._ledger = ledger
+        self._silences = silences
+        self._retention_ms = retention_ms
+
+    def serve(self) -> None:
+        while not self.stopping.is_set():
+            self.health.turned()
+            before_ms = self.clock.time_ms() - self._retention_ms
+            removed = self._ledger.prune(before_ms)
+            self._silences.prune(before_ms)
+            self.health.turned("")
+            if removed:
+                LOG.info("removed %d old rows of the ledger", removed)
+            self.stopping.wait(_PAUSE_SECONDS if removed == _ROWS_A_PORTION else _REST_SECONDS)
 
 
 def _outcome(notification_id: str, state: str, now_ms: int, reason: str | None) -> dict[str, Any]:

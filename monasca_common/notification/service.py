@@ -24,13 +24,11 @@ from monasca_common.kafka.clock import SystemClock
 from monasca_common.notification.deferred_sender import DeferredSender
 from monasca_common.notification.delivery import NotificationDelivery
 from monasca_common.notification.handlers import NotificationHandler
-from monasca_common.notification.ledger import Ledger
+from monasca_common.notification.ledger import Ledger, LedgerRetention
 from monasca_common.notification.member import NotificationMember
 from monasca_common.notification.metrics import NotificationMetrics, serve_stored
-from monasca_common.notification.notifiers.base import Notifier
-from monasca_common.notification.notifiers.plugins import load_notifiers
+from monasca_common.notification.notifiers.base import Notifier, load_notifiers
 from monasca_common.notification.pipeline import Pipeline
-from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.settings import NotificationSettings, notification_settings
 from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.runtime.logs import joined, shown_url

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The contract of notifiers, and the tools that they share."""
+"""The contract of notifiers, the tools that they share, and the loading of notifiers by the type of a method."""
 
 from __future__ import annotations
 
@@ -9,10 +9,13 @@ from typing import Any, Generic, TypeVar
 
 from oslo_config import cfg
 
+from monasca_common.alarms.notification_methods import NOTIFIERS
+from monasca_common.kafka import entry_point
 from monasca_common.notification.addresses import endpoint
 from monasca_common.notification.errors import AddressRefused
 from monasca_common.notification.http_client import HttpClient
 from monasca_common.notification.notification import Notification
+from monasca_common.notification.settings import http_settings
 from monasca_common.notification.texts import Texts
 
 S = TypeVar("S")
@@ -77,3 +80,14 @@ class OwnNotifier(Notifier, Generic[S]):
     @classmethod
     def configured(cls, conf: cfg.ConfigOpts, tools: Tools) -> Notifier:
         return cls(cls.read(conf), tools)
+
+
+def load_notifiers(conf: cfg.ConfigOpts, *types: str) -> list[Notifier]:
+    """Return a new notifier for each type, regardless of its case. The notifiers share one set of tools.
+
+    Raises `ConfigurationError` for an unknown type, or for invalid options in its group.
+    """
+    settings = http_settings(conf)
+    tools = Tools(HttpClient(settings), Texts(settings.templates_folder))
+    plugins = [entry_point(NOTIFIERS, each.lower(), option="type", extra="notification") for each in types]
+    return [plugin.configured(conf, tools) for plugin in plugins]

@@ -10,9 +10,8 @@ from sqlalchemy import exc
 from monasca_common.alarms.silences import Silences
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.notification import deferred_sender
-from monasca_common.notification.ledger import Ledger
+from monasca_common.notification.ledger import Ledger, LedgerRetention
 from monasca_common.notification.notification import notification_of
-from monasca_common.notification.retention import LedgerRetention
 from monasca_common.notification.retries import Retry
 from monasca_common.notification.stages import StageRules
 from monasca_common.notification.worker_loop import WorkerLoop

@@ -25,8 +25,8 @@ from monasca_common.kafka import entry_point
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.notification.errors import AddressRefused, SendFailed, SendRefused
 from monasca_common.notification.notification import Notification, group_of, notification_of
+from monasca_common.notification.notifiers.base import load_notifiers
 from monasca_common.notification.notifiers.email import message_of
-from monasca_common.notification.notifiers.plugins import load_notifiers
 from monasca_common.notification.texts import Texts
 from monasca_common.tests.example_case import ExampleCase
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase

@@ -454,8 +454,7 @@ class LedgerRetentionTest(ServiceCase):
         ledger.finish(notification, "sent", updated_ms)
 
     def test_a_running_service_removes_old_rows_in_portions(self):
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.ROWS_A_PORTION", 2))
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.retention.ROWS_A_PORTION", 2))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger._ROWS_A_PORTION", 2))
         for number in range(5):
             self.row_of(number, self.now_ms - 2 * DAY_MS)
         self.row_of(5, self.now_ms - DAY_MS // 2)
@@ -463,7 +462,7 @@ class LedgerRetentionTest(ServiceCase):
         self.wait_until(lambda: self.ledger("alarm_id") == [("a5",)], "the removal")
 
     def test_a_portion_is_limited_and_starts_with_the_oldest_row(self):
-        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger.ROWS_A_PORTION", 2))
+        self.useFixture(fixtures.MonkeyPatch("monasca_common.notification.ledger._ROWS_A_PORTION", 2))
         for number in range(4):
             self.row_of(number, 1000 - number)
         ledger = Ledger(self.alarms_database)
