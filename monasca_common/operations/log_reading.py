@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from monasca_common.kafka import GivenStarts, KafkaConsumer, Message, OffsetOutOfRange, RetriableError, open_consumer
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
+from monasca_common.runtime.shutdown import POLL_MESSAGES, POLL_SECONDS
 
 _NAME = "monasca-log-reader"  # a consumer requires a group name; no offsets are committed to this group
 _FEW_MESSAGES = 100

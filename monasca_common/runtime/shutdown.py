@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The signals that stop a process, and the time limit for closing clients."""
+"""The signals that stop a process, and the limits within which its loops and clients stop."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ from types import FrameType
 #: The time-out for closing a client. Messages that must arrive have already been flushed, stored or written to a
 #: journal.
 CLOSE_SECONDS = 1.0
+#: The time-out of one poll, after which a loop checks whether it must stop.
+POLL_SECONDS = 0.2
+#: The maximum number of messages of one poll in loops that read a whole log.
+POLL_MESSAGES = 5000
 
 
 def stop_on_signals(stop: Callable[[], object]) -> None:

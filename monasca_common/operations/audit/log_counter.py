@@ -24,7 +24,7 @@ from monasca_common.kafka import Admin, KafkaConsumer, KafkaProducer, RebalanceL
 from monasca_common.kafka.clock import Clock, SystemClock
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, PartitionBatch, TopicPartition
-from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
+from monasca_common.runtime.shutdown import POLL_MESSAGES, POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
 

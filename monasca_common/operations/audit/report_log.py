@@ -13,7 +13,7 @@ from monasca_common.kafka import Admin, GivenStarts, RetriableError, open_consum
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
-from monasca_common.runtime.polling import POLL_MESSAGES, POLL_SECONDS
+from monasca_common.runtime.shutdown import POLL_MESSAGES, POLL_SECONDS
 
 _NAME = "monasca-audit-reader"  # this group never commits offsets
 

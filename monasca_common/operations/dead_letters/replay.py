@@ -41,7 +41,7 @@ from monasca_common.operations.dead_letters.replay_log import (
     SentMessages,
     is_note,
 )
-from monasca_common.runtime.polling import POLL_SECONDS
+from monasca_common.runtime.shutdown import POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
 

@@ -51,9 +51,8 @@ from monasca_common.operations.mirror.settings import MIRROR_GROUP, MirrorSettin
 from monasca_common.operations.mirror.status import MirrorStatus
 from monasca_common.operations.mirror.topics import MirrorPlan, check_clusters, plan_topics
 from monasca_common.runtime.logs import joined
-from monasca_common.runtime.polling import POLL_SECONDS
 from monasca_common.runtime.restarts import Loop
-from monasca_common.runtime.shutdown import CLOSE_SECONDS
+from monasca_common.runtime.shutdown import CLOSE_SECONDS, POLL_SECONDS
 
 LOG = logging.getLogger(__name__)
 

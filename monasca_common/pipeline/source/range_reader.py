@@ -14,7 +14,7 @@ from monasca_common.kafka.errors import ConsumerError, TransportError
 from monasca_common.kafka.message import PartitionBatch, TopicPartition
 from monasca_common.kafka.settings import ConsumerSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange
-from monasca_common.runtime.polling import POLL_MESSAGES
+from monasca_common.runtime.shutdown import POLL_MESSAGES
 
 _ANSWER_SECONDS = 60.0
 
