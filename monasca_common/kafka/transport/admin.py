@@ -37,7 +37,7 @@ from confluent_kafka.admin import (
 from monasca_common.kafka.errors import RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.transport.error_translation import translate
-from monasca_common.kafka.transport.refused_options import make_client
+from monasca_common.kafka.transport.librdkafka_options import make_client
 
 T = TypeVar("T")
 

@@ -21,8 +21,7 @@ from monasca_common.kafka.transport.base import Fetched, PartitionEvent, Rebalan
 from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
 from monasca_common.kafka.transport.librdkafka_consumer import FINISH_MESSAGES, LibrdkafkaConsumer, PartitionAnswer
-from monasca_common.kafka.transport.librdkafka_options import consumer_options
-from monasca_common.kafka.transport.refused_options import make_client
+from monasca_common.kafka.transport.librdkafka_options import consumer_options, make_client
 
 LOG = logging.getLogger(__name__)
 

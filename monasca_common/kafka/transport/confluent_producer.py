@@ -19,9 +19,8 @@ from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.kafka.transport.base import Outcomes
 from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
-from monasca_common.kafka.transport.librdkafka_options import producer_options
+from monasca_common.kafka.transport.librdkafka_options import make_client, producer_options
 from monasca_common.kafka.transport.librdkafka_producer import LibrdkafkaProducer
-from monasca_common.kafka.transport.refused_options import make_client
 from monasca_common.kafka.transport.report_columns import ReportColumns
 from monasca_common.kafka.transport.reservation import Reservation
 

@@ -1,11 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Converts settings to librdkafka's options. Pure functions, whose results are the whole configuration of a client."""
+"""Converts settings to librdkafka's options: pure functions, whose results are the whole configuration of a client. A
+refused option is reported without its value."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
+from confluent_kafka import KafkaException
+
+from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
+
+T = TypeVar("T")
 
 _SESSION_SECONDS = 45.0
 _DEFAULT_HEARTBEAT_MS = 3_000
@@ -26,6 +34,8 @@ _RECONNECT_MS = 500
 
 # librdkafka's queue limits, which also count messages that are being reported, must not be reached before the budget.
 _ABOVE_BUDGET = 2
+
+_QUOTED_VALUE = re.compile(r'value (".*"|\S+) (?=for |is )', re.DOTALL)
 
 
 def connection_options(connection: ConnectionSettings) -> dict[str, object]:
@@ -95,6 +105,21 @@ def consumer_options(settings: ConsumerSettings) -> dict[str, object]:
     if settings.group_protocol == "classic":
         options.update(_classic_options(settings))
     return options
+
+
+def make_client(option: str, make: Callable[[], T]) -> T:
+    """Return the result of ``make``; raise `ConfigurationError` if librdkafka refuses an option.
+
+    ``option``: the source of additional options of this client, ``producer_options`` or ``consumer_options``.
+    """
+    try:
+        return make()
+    except KafkaException as error:
+        reason = _QUOTED_VALUE.sub("value ", error.args[0].str().strip())
+    # Raised outside the except block, so that the client's text, which can quote a value, is not in the traceback.
+    raise ConfigurationError(
+        f"librdkafka refuses {option} or the options for TLS and SASL: {reason}; correct that option"
+    )
 
 
 def _reconnect_options(options: Mapping[str, str]) -> dict[str, object]:

@@ -15,11 +15,10 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError
 
-from monasca_common.kafka.clock import Clock, SystemClock
+from monasca_common.kafka.clock import Clock, SystemClock, VirtualClock
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import TOPIC_NAME_RULE, Message, TopicPartition, is_topic_name
 from monasca_common.kafka.transport.error_translation import translate
-from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.kafka.transport.memory.group import Group, MemoryMember
 from monasca_common.kafka.transport.memory.injection import (
     Delay,

@@ -15,8 +15,8 @@ from monasca_common.kafka.errors import TransportError
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.transport.client_log import ClientLog
 from monasca_common.kafka.transport.error_translation import translate
+from monasca_common.kafka.transport.librdkafka_options import make_client
 from monasca_common.kafka.transport.native import _librdkafka
-from monasca_common.kafka.transport.refused_options import make_client
 
 T = TypeVar("T")
 

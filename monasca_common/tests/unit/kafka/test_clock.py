@@ -4,9 +4,8 @@ import threading
 
 from oslotest import base
 
-from monasca_common.kafka.clock import Signal, SystemClock, check_seconds
+from monasca_common.kafka.clock import Signal, SystemClock, VirtualClock, check_seconds
 from monasca_common.kafka.errors import WrongType
-from monasca_common.kafka.transport.memory import VirtualClock
 
 
 class SystemClockTest(base.BaseTestCase):
@@ -18,6 +17,39 @@ class SystemClockTest(base.BaseTestCase):
         taken = threading.Lock()
         with taken:
             self.assertFalse(SystemClock().wait(taken, -1))
+
+
+class VirtualClockTest(base.BaseTestCase):
+    def test_both_readings_advance_together(self):
+        clock = VirtualClock(start_ms=5000)
+        clock.advance(1.5)
+        self.assertEqual((1.5, 6500), (clock.monotonic(), clock.time_ms()))
+
+    def test_a_free_lock_is_acquired_immediately(self):
+        lock = threading.Lock()
+        self.assertTrue(VirtualClock().wait(lock, 0))
+        self.assertTrue(lock.locked())
+
+    def test_waiting_ends_when_virtual_time_is_up(self):
+        clock, lock = VirtualClock(), threading.Lock()
+        lock.acquire()
+        acquired = []
+        waiter = threading.Thread(target=lambda: acquired.append(clock.wait(lock, 60)))
+        waiter.start()
+        while waiter.is_alive():
+            clock.advance(60)
+            waiter.join(0.01)
+        self.assertEqual([False], acquired)
+
+    def test_waiting_ends_when_the_lock_is_released(self):
+        clock, lock = VirtualClock(), threading.Lock()
+        lock.acquire()
+        acquired = []
+        waiter = threading.Thread(target=lambda: acquired.append(clock.wait(lock, None)))
+        waiter.start()
+        lock.release()
+        waiter.join(50)
+        self.assertEqual([True], acquired)
 
 
 class CheckSecondsTest(base.BaseTestCase):

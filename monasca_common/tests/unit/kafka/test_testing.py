@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The extra ``testing``, and `MemoryKafka.drain`: complete tests of handlers, as users write them."""
+"""The extra ``testing``, the fixture `MemoryKafka`, and `drain`: complete tests of handlers, as users write them."""
 
 import configparser
 import functools
@@ -14,6 +14,7 @@ from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor.dead_letters import DeadLetters
 from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.testing import MemoryKafka, VirtualClock
+from monasca_common.kafka.transport.memory import broker_for, reset_brokers
 
 IN = TopicPartition("in", 0)
 OTHER = TopicPartition("in", 1)
@@ -199,3 +200,24 @@ class TestingExtraTest(base.BaseTestCase):
 
         last = done.stderr.splitlines()[-1]
         self.assertEqual("ImportError: fixtures is not installed: install monasca-common[testing]", last)
+
+
+class BrokersTest(base.BaseTestCase):
+    def test_there_is_one_broker_for_each_address_until_they_are_reset(self):
+        self.addCleanup(reset_brokers)
+        first = broker_for("one:9092")
+        self.assertIs(first, broker_for("one:9092"))
+        self.assertIsNot(first, broker_for("two:9092"))
+        reset_brokers()
+        self.assertIsNot(first, broker_for("one:9092"))
+
+    def test_the_fixture_provides_a_new_broker_at_its_address(self):
+        stale = broker_for("memory:9092")
+        kafka = self.useFixture(MemoryKafka())
+        self.assertIsNot(stale, kafka.broker)
+        self.assertIs(kafka.broker, broker_for(kafka.producer_settings().connection.bootstrap_servers))
+
+    def test_the_consumer_of_the_fixture_reads_messages_of_its_producer(self):
+        kafka = self.useFixture(MemoryKafka())
+        kafka.producer().publish("t", [b"v"]).raise_for_undelivered()
+        self.assertEqual([b"v"], [message.value for message in kafka.consumer("t").poll(timeout=5)])

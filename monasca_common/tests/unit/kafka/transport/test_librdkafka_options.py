@@ -14,9 +14,9 @@ from monasca_common.kafka.transport.librdkafka_options import (
     admin_options,
     connection_options,
     consumer_options,
+    make_client,
     producer_options,
 )
-from monasca_common.kafka.transport.refused_options import make_client
 
 CONNECTION = ConnectionSettings("127.0.0.1:1", client_id="tests", security={"security.protocol": "plaintext"})
 QUIET = {"log_level": 0}  # no server listens at this address

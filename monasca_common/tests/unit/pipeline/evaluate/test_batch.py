@@ -9,10 +9,10 @@ from oslotest import base
 from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.expression import parse
 from monasca_common.kafka import failpoints
+from monasca_common.kafka.clock import VirtualClock
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.testing import MemoryKafka
-from monasca_common.kafka.transport.memory.clock import VirtualClock
 from monasca_common.models.numbers import GREATEST
 from monasca_common.models.series import Series
 from monasca_common.pipeline.evaluate import batch, watermark

@@ -12,7 +12,7 @@ from monasca_common.alarms.database import AlarmsDatabase, new_id
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.alarms.expression import FUNCTIONS, And, Expression, Or, SubExpression
-from monasca_common.kafka.transport.memory.clock import VirtualClock
+from monasca_common.kafka.clock import VirtualClock
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.evaluate import definitions, watermark
 from monasca_common.pipeline.evaluate.batch import StagedMerge

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from unittest import mock
 
-from monasca_common.kafka.transport.memory.clock import VirtualClock
+from monasca_common.kafka.clock import VirtualClock
 from monasca_common.pipeline.evaluate import gauges, watermark
 from monasca_common.pipeline.evaluate.gauges import KNOWN_SECONDS, EvaluationMetrics
 from monasca_common.pipeline.evaluate.watermark import EvaluatorState

@@ -6,7 +6,7 @@ from monasca_common.alarms.database import AlarmsDatabase
 from monasca_common.alarms.definition_tables import AlarmDefinitions
 from monasca_common.alarms.definitions import AlarmDefinition
 from monasca_common.alarms.partials import WindowPartial, readings_of
-from monasca_common.kafka.transport.memory.clock import VirtualClock
+from monasca_common.kafka.clock import VirtualClock
 from monasca_common.models.readings import Reading
 from monasca_common.models.series import Series, series_id
 from monasca_common.pipeline.errors import StagingLost

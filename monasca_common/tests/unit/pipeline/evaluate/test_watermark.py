@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from oslotest import base
 
 from monasca_common.alarms.evaluation import IdlePeriod
-from monasca_common.kafka.transport.memory.clock import VirtualClock
+from monasca_common.kafka.clock import VirtualClock
 from monasca_common.pipeline.evaluate.watermark import (
     ACCEPTED_AFTER_SECONDS,
     LONGEST_STEP_MS,
