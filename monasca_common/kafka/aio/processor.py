@@ -97,6 +97,7 @@ class AsyncProcessor:
             except RuntimeError as closed:
                 self._attempts.failed(closed)
                 self._lanes.finished(*taken, (taken[1],), 0)
+            del taken  # free the messages while waiting for the next task
 
     def _start(self, lane: Lane, task: Task) -> None:
         call = asyncio.ensure_future(self._attempt(lane, task))

@@ -72,6 +72,7 @@ class Attempts:
             except BaseException as error:
                 self.failed(error)
             self.lanes.finished(lane, task, then.tasks, then.rest_seconds)
+            del taken, lane, task, then  # free the messages while waiting for the next task
 
     def attempt(self, lane: Lane, task: Task) -> NextTasks:
         """Call the handler once, and then `conclude`. A range without messages needs no call."""

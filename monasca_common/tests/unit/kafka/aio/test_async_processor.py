@@ -2,6 +2,7 @@
 import asyncio
 import contextlib
 import threading
+import weakref
 from collections import Counter, defaultdict
 
 from fixtures import MonkeyPatch
@@ -117,6 +118,17 @@ class CallsTest(AsyncProcessorCase):
             numbers = [int(value) for value in handler.values if int(value) % PARTITIONS == partition]
             self.assertEqual(list(range(partition, 40, PARTITIONS)), numbers)
         self.assertEqual(40, self.committed())
+
+    async def test_a_processor_that_waits_keeps_no_messages(self):
+        self.fill(1)
+        handled, freed = [], asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        async def handler(part):
+            handled.append(weakref.finalize(part._columns, loop.call_soon_threadsafe, freed.set))
+
+        await self.run_until(self.processor(handler), freed)
+        self.assertEqual(1, len(handled))
 
     async def test_concurrency_is_bounded(self):
         self.fill(200, key=50)

@@ -342,6 +342,13 @@ class RetryTest(ProcessorCase):
         self.stop(running)
         self.assertEqual([None] * 20, [each() for each in data])
 
+    def test_a_handler_thread_that_waits_keeps_no_messages(self):
+        self.fill(b"1")
+        handled = []
+        self.start(lambda part: handled.append(weakref.ref(part._columns)))
+        self.until(lambda: self.committed() == 1)
+        self.until(lambda: handled[0]() is None)
+
     def test_a_batch_that_keeps_failing_is_bisected_and_only_the_bad_message_dead_lettered(self):
         self.fill(*[b"%d" % number for number in range(50)])
         done: Counter[bytes] = Counter()
