@@ -25,7 +25,7 @@ _LOG_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 _LOG_LINE, _FATAL_ERROR, PARTITION_EVENT = 0, 2, 4
 
 _LONGEST_WAIT_SECONDS = 1_000_000.0
-_SILENT_SECONDS = 5.0
+_SILENT_SECONDS, _MAX_SILENT_SECONDS = 5.0, 60.0
 
 
 def open_client(option: str, options: Mapping[str, object], open_with: Callable[[dict[str, str]], T]) -> T:
@@ -53,16 +53,20 @@ class ClientEvents:
         self._log = ClientLog(logger, clock)
         self._clock = clock
         self._client_id, self._servers = connection.client_id, connection.bootstrap_servers
-        self._silent_at = clock.monotonic() + _SILENT_SECONDS
+        self._limit_silence(_SILENT_SECONDS)
 
     def reconnect(self, client: _librdkafka.Producer | _librdkafka.Consumer, *, heard: bool) -> None:
         """Add the bootstrap servers again while the client receives nothing. While a cluster restarts, its metadata can
-        contain no broker; librdkafka 2.16 then has no broker left, and does not connect again (its issue 5301)."""
-        now = self._clock.monotonic()
-        if heard or now >= self._silent_at:
-            self._silent_at = now + _SILENT_SECONDS
-            if not heard:
-                client.add_brokers(self._servers)
+        contain no broker; librdkafka 2.16 then has no broker left, and does not connect again (its issue 5301). It also
+        keeps each added list, so without errors, as of an idle client, this happens ever more rarely."""
+        if heard:
+            self._limit_silence(_SILENT_SECONDS)
+        elif self._clock.monotonic() >= self._silent_at:
+            self._limit_silence(min(2 * self._silent_seconds, _MAX_SILENT_SECONDS))
+            client.add_brokers(self._servers)
+
+    def _limit_silence(self, seconds: float) -> None:
+        self._silent_at, self._silent_seconds = self._clock.monotonic() + seconds, seconds
 
     def handle(self, notices: list[_librdkafka.Notice], on_error: Callable[[TransportError], None] | None) -> None:
         for kind, code, text, *_ in notices:
@@ -70,6 +74,8 @@ class ClientEvents:
                 self._log.log(_LOG_LEVELS[code & 7], "%s", text)
             if kind in (_LOG_LINE, PARTITION_EVENT):
                 continue
+            if self._silent_seconds > _SILENT_SECONDS:
+                self._limit_silence(_SILENT_SECONDS)
             fault = translate(KafkaError(code, text, kind == _FATAL_ERROR))
             self._log.log(logging.WARNING, "Kafka client %s: %s", self._client_id, fault)
             try:

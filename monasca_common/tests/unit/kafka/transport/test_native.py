@@ -384,7 +384,8 @@ class TestWithoutBroker(NativeCase):
 
 class TestReconnect(NativeCase):
     def reconnections(self, clock, events):
-        """Return the seconds at which the servers are added, for pairs of a second and whether anything was heard."""
+        """Return the seconds at which the servers are added, for pairs of a second and whether anything was heard, or
+        ``None`` for an error."""
         from monasca_common.kafka.transport.native.client import ClientEvents
 
         client, start = mock.Mock(), clock.monotonic()
@@ -392,6 +393,9 @@ class TestReconnect(NativeCase):
         found = []
         for second, heard in events:
             clock.advance(start + second - clock.monotonic())
+            if heard is None:
+                notices.handle([(1, KafkaError._TRANSPORT, "Connection refused")], None)
+                continue
             notices.reconnect(client, heard=heard)
             if client.add_brokers.called:
                 client.add_brokers.assert_called_once_with("kafka:9092")
@@ -399,13 +403,20 @@ class TestReconnect(NativeCase):
                 found.append(second)
         return found
 
-    def test_the_servers_are_added_after_each_five_silent_seconds(self):
-        silent = [(second, False) for second in (1, 4.9, 5, 5.1, 9.9, 10.1)]
-        self.assertEqual([5, 10.1], self.reconnections(VirtualClock(), silent))
+    def test_the_servers_are_added_after_five_silent_seconds_and_then_ever_more_rarely(self):
+        silent = [(tenth / 10, False) for tenth in range(2000)]
+        self.assertEqual([5, 15, 35, 75, 135, 195], self.reconnections(VirtualClock(), silent))
+
+    def test_errors_limit_the_silence_to_five_seconds(self):
+        for errors in ([80], [80, 81, 84], [78, 80]):
+            silent = [(second, False) for second in range(90)]
+            events = sorted([*silent, *((second, None) for second in errors)], key=lambda event: event[0])
+            found = self.reconnections(VirtualClock(), events)
+            self.assertEqual([5, 15, 35, 75, errors[0] + 5], found)
 
     def test_they_are_not_added_while_the_client_receives_something(self):
-        heard = [(4.9, True), (9.8, False), (10, True), (14.9, False), (15, False)]
-        self.assertEqual([15], self.reconnections(VirtualClock(), heard))
+        heard = [(4.9, True), (9.8, False), (10, True), (14.9, False), (15, False), (16, True), (21, False)]
+        self.assertEqual([15, 21], self.reconnections(VirtualClock(), heard))
 
 
 class TestForkedChild(base.BaseTestCase):
