@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from monasca_common.kafka.extras import missing_distributions
 
 PACKAGE = "monasca-common"
 # The extras for production; all other extras are for tests, checks and trials.
@@ -33,8 +35,7 @@ _HEAD = """\
 
 
 def main() -> int:
-    missing = [requirement.name for requirement in _named(RUNTIME_EXTRAS) if not _is_installed(requirement.name)]
-    if missing:
+    if missing := [name for extra in RUNTIME_EXTRAS for name in missing_distributions(extra)]:
         extras = ",".join(RUNTIME_EXTRAS)
         print(f"not installed: {', '.join(missing)}: pip install -e '.[{extras}]' first", file=sys.stderr)
         return 1
@@ -63,13 +64,14 @@ def needed(extras: Iterable[str] = ()) -> Mapping[str, Distribution]:
     waiting = [(PACKAGE, frozenset(extras))]
     while waiting:
         name, wanted = waiting.pop()
-        if (name, wanted) in seen or not _is_installed(name):
+        installed = next(iter(distributions(name=name)), None)
+        if (name, wanted) in seen or installed is None:
             continue
         seen.add((name, wanted))
-        found[name] = distribution(name)
+        found[name] = installed
         waiting += [
             (canonicalize_name(requirement.name), frozenset(requirement.extras))
-            for requirement in _requirements(found[name], wanted)
+            for requirement in _requirements(installed, wanted)
         ]
     del found[PACKAGE]
     return found
@@ -86,10 +88,6 @@ def licence(found: Distribution) -> str:
     return expression or ", ".join(names) or known.splitlines()[0]
 
 
-def _named(extras: Iterable[str]) -> list[Requirement]:
-    return _requirements(distribution(PACKAGE), extras)
-
-
 def _requirements(found: Distribution, extras: Iterable[str]) -> list[Requirement]:
     requirements = map(Requirement, found.requires or ())
     return [requirement for requirement in requirements if _holds(requirement, extras)]
@@ -98,14 +96,6 @@ def _requirements(found: Distribution, extras: Iterable[str]) -> list[Requiremen
 def _holds(requirement: Requirement, extras: Iterable[str]) -> bool:
     marker = requirement.marker
     return marker is None or any(marker.evaluate({"extra": extra}) for extra in ("", *extras))
-
-
-def _is_installed(name: str) -> bool:
-    try:
-        distribution(name)
-    except PackageNotFoundError:
-        return False
-    return True
 
 
 if __name__ == "__main__":
