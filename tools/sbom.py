@@ -11,7 +11,6 @@ import argparse
 import json
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -35,16 +34,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("file", type=Path, help="the file to write")
     parser.add_argument(
-        "--extras",
-        default=",".join(RUNTIME_EXTRAS),
-        help="the extras for production, separated by commas (default: %(default)s)",
-    )
-    parser.add_argument(
         "--no-validate", action="store_true", help="do not validate the result against CycloneDX's schema"
     )
     arguments = parser.parse_args()
-    extras = [extra for extra in arguments.extras.split(",") if extra]
-    bom = of_production(environment(), extras)
+    bom = of_production(environment())
     text = json.dumps(bom, indent=2) + "\n"
     validator = JsonStrictValidator(SchemaVersion.from_version(_VERSION))
     if not arguments.no_validate and (error := validator.validate_str(text)):
@@ -57,17 +50,15 @@ def main() -> int:
 
 def environment() -> Bom:
     """Return cyclonedx-py's bill of this interpreter's environment."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, "environment.json")
-        command = [sys.executable, "-m", "cyclonedx_py", "environment", "--sv", _VERSION, "--output-reproducible"]
-        subprocess.run([*command, "--no-validate", "-o", str(file), sys.executable], check=True)
-        bom: Bom = json.loads(file.read_text())
-        return bom
+    command = [sys.executable, "-m", "cyclonedx_py", "environment", "--sv", _VERSION, "--output-reproducible"]
+    done = subprocess.run([*command, "--no-validate", sys.executable], stdout=subprocess.PIPE, check=True)
+    bom: Bom = json.loads(done.stdout)
+    return bom
 
 
-def of_production(bom: Bom, extras: list[str]) -> Bom:
-    """Return the bill of this package with the dependencies of these extras, and their jars."""
-    names = needed(extras).keys()
+def of_production(bom: Bom) -> Bom:
+    """Return the bill of this package with its dependencies in production, and their jars."""
+    names = needed(RUNTIME_EXTRAS).keys()
     every = {component["bom-ref"]: component for component in bom["components"]}
     root = every[f"{PACKAGE}=={version(PACKAGE)}"]
     kept = {ref: each for ref, each in every.items() if canonicalize_name(each["name"]) in names}
