@@ -1,31 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Check the files in ``deploy/`` with a linter for each format.
+"""Check the files in ``deploy/`` with a linter for each format: hadolint, kubernetes-validate, compose-spec.
 
-    python tools/deployment.py              hadolint, kubernetes-validate, compose-spec
-    python tools/deployment.py --systemd    systemd-analyze verify and security, for a machine that has systemd
-
-The unit test ``test_deployment`` compares the files with the services: commands, options, ports, paths, times.
+``tox -e units`` checks the units of systemd, on a machine that has systemd. The unit test ``test_deployment`` compares
+the files with the services: commands, options, ports, paths, times.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import compose_spec
 import yaml
 
 DEPLOY = Path(__file__).parents[1] / "deploy"
-_INSTALLED = "/opt/monasca/bin/monasca-common"
-# The maximum exposure level of systemd-analyze security, in tenths of a point.
-_MOST_EXPOSURE = 20
 
 
 def main() -> int:
-    if sys.argv[1:] == ["--systemd"]:
-        return systemd()
     return max(images(), manifests(), compose())
 
 
@@ -47,20 +39,6 @@ def compose() -> int:
         print(f"{path}: {error}", file=sys.stderr)
         return 1
     return 0
-
-
-def systemd() -> int:
-    """Check the units with this environment's program in place of theirs, because verify requires an existing
-    program."""
-    program = Path(sys.executable).with_name("monasca-common")
-    with tempfile.TemporaryDirectory() as folder:
-        units = []
-        for path in sorted((DEPLOY / "systemd").glob("*.service")):
-            units.append(Path(folder, path.name))
-            units[-1].write_text(path.read_text().replace(_INSTALLED, str(program)))
-        verified = _run("systemd-analyze", "verify", *units)
-        secured = _run("systemd-analyze", "security", "--offline=true", f"--threshold={_MOST_EXPOSURE}", *units)
-    return max(verified, secured)
 
 
 def _run(program: str, *arguments: str | Path) -> int:
