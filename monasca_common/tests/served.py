@@ -3,17 +3,20 @@
 
 import http.server
 import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler
+from typing import Any
 
 _SECONDS = 60
 
 
-def serve(server):
+def serve(server: Any) -> Callable[[], None]:
     """Serve on a thread, and return a function that stops the server."""
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
 
-    def close():
+    def close() -> None:
         server.shutdown()
         server.server_close()
         thread.join(_SECONDS)
@@ -21,10 +24,12 @@ def serve(server):
     return close
 
 
-def http_server(answer, host="127.0.0.1", *, keep_alive=False):
+def http_server(
+    answer: Callable[[BaseHTTPRequestHandler], object], host: str = "127.0.0.1", *, keep_alive: bool = False
+) -> http.server.ThreadingHTTPServer:
     """Return an HTTP server on a free port, which calls ``answer(handler)`` for each GET and each POST."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1" if keep_alive else "HTTP/1.0"
 
         def do_POST(self):
@@ -38,7 +43,9 @@ def http_server(answer, host="127.0.0.1", *, keep_alive=False):
     return http.server.ThreadingHTTPServer((host, 0), Handler)
 
 
-def respond(handler, status=200, body=b"", headers=()):
+def respond(
+    handler: BaseHTTPRequestHandler, status: int = 200, body: bytes = b"", headers: Mapping[str, str] | tuple[()] = ()
+) -> None:
     """Send a complete response."""
     handler.send_response(status)
     for name, value in {"Content-Length": str(len(body)), **dict(headers)}.items():
@@ -47,5 +54,5 @@ def respond(handler, status=200, body=b"", headers=()):
     handler.wfile.write(body)
 
 
-def body_of(handler):
+def body_of(handler: BaseHTTPRequestHandler) -> bytes:
     return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))

@@ -6,6 +6,7 @@ import http.client
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 
 from monasca_common.tests.waiting import PATIENCE_SECONDS
 
@@ -21,7 +22,15 @@ def fetch(url, body=None, **headers):
             return error.code, error.read().decode()
 
 
-def request(port, method, path, body=None, headers=None, *, timeout=PATIENCE_SECONDS):
+def request(
+    port: int,
+    method: str,
+    path: str,
+    body: object = None,
+    headers: Mapping[str, str] | None = None,
+    *,
+    timeout: float = PATIENCE_SECONDS,
+) -> tuple[int, dict[str, str], bytes]:
     """Return status, headers (names in lower case) and body. ``body``: bytes, or an object that is sent as JSON."""
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()

@@ -6,17 +6,16 @@ database, so a hit proves that the whole path works: API, Kafka, persister, data
 """
 
 import json
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import sqlalchemy as sa
 
-from monasca_common.devbroker import ports
 from monasca_common.storage.sql.schema import engine
 from monasca_common.storage.sql.tables import events, logs
+from monasca_common.tests.served import body_of, http_server, respond, serve
 
 Hits = list[dict[str, Any]]
 
@@ -44,30 +43,18 @@ def serving(connection: str) -> Iterator[int]:
     """Serve searches in the database, and yield the port."""
     database = engine(connection)
 
-    class Search(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"])).decode()
-            with database.connect() as opened:
-                hits = find(opened, *query_of(body))
-            answer = json.dumps({"responses": [{"hits": {"hits": hits}}]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        with database.connect() as opened:
+            hits = find(opened, *query_of(body_of(handler).decode()))
+        found = json.dumps({"responses": [{"hits": {"hits": hits}}]}).encode()
+        respond(handler, body=found, headers={"Content-Type": "application/json"})
 
-        def log_message(self, *_arguments: object) -> None:
-            """Log nothing."""
-
-    (port,) = ports.free_ports(1)
-    with ThreadingHTTPServer((ports.HOST, port), Search) as server:
-        thread = threading.Thread(target=server.serve_forever, name="search")
-        thread.start()
-        try:
-            yield port
-        finally:
-            server.shutdown()
-            thread.join()
+    server = http_server(answer)
+    close = serve(server)
+    try:
+        yield server.server_port
+    finally:
+        close()
 
 
 def _hit(row: Mapping[Any, Any], shown: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def _warm(keystone: KeystoneServer, api_port: int, services: Sequence[ServicePro
         for service in services:
             service.check()
 
-    return warm_up(client(f"http://{ports.HOST}:{api_port}", keystone.token(_WARM_UP, _WARM_UP)), check)
+    return warm_up(client(api_port, keystone.token(_WARM_UP, _WARM_UP)), check)
 
 
 def _keystone(folder: Path, supervisor: Supervisor) -> KeystoneServer:

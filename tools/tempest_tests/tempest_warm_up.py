@@ -7,30 +7,26 @@ the public plugin waits, and so can the first token, post and query.
 
 import json
 import time
-import urllib.request
 from collections.abc import Callable
 from typing import Any
 
 from monasca_common.quickstart.services import ServiceFailed
+from monasca_common.tests import web
 
 _METRIC = "warm.up"
 _SECONDS = 300.0  # on a busy machine, Spark's first batch takes a minute
 _LOOK_EVERY_SECONDS = 0.2
-_ANSWER_SECONDS = 60.0
 
 Call = Callable[[str, str, object], Any]
 
 
-def client(api: str, token: str) -> Call:
-    """Return a function that calls the API at this address with method, path and body, and returns the parsed
-    response."""
+def client(port: int, token: str) -> Call:
+    """Return a function that calls the API with method, path and body, and returns the parsed response."""
 
     def call(method: str, path: str, body: object = None) -> Any:
-        headers = {"Content-Type": "application/json", "X-Auth-Token": token}
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(f"{api}/v2.0{path}", data, headers, method=method)
-        with urllib.request.urlopen(request, timeout=_ANSWER_SECONDS) as answer:
-            text = answer.read()
+        status, _, text = web.request(port, method, f"/v2.0{path}", body, {"X-Auth-Token": token})
+        if status >= 400:
+            raise ServiceFailed(f"{method} {path} returned {status}: {text.decode()}")
         return json.loads(text) if text else None
 
     return call
