@@ -150,22 +150,11 @@ run_suite() {
 # Starts Keystone, Kafka and our services, and runs our plugin; `tox -e tempest` runs the public one as well. Nothing
 # else runs at the same time, because a test requires an alarm within a given time.
 run_tempest() {
-    local again tests=()
+    local tests=()
     [[ "$mode" == all ]] || tests=(--test 'TestReadBack.test_a_measurement|TestLifeCycle.test_last')
     say "tempest tests"
-    run_plugin 1 "${tests[@]}"
-    again="$(python tools/verdict.py "$results" tempest --repeated || true)"
-    if [[ -n "$again" ]]; then
-        say "tempest tests: second attempt of the classes in which a test failed"
-        run_plugin 2 --concurrency 1 --test "$(paste -sd '|' <<< "$again")"
-    fi
-}
-
-run_plugin() {
-    local attempt="$1"
-    shift
-    limited "$(remaining)" python tools/tempest_tests own --delay 5 --timeout 300 \
-        --stream "$results/tempest.$attempt.subunit" "$@" 2>> "$results/tempest.stderr" || true
+    limited "$(remaining)" python tools/tempest_tests/run_tempest.py own --results "$results" "${tests[@]}" \
+        2>> "$results/tempest-own.stderr" || true
 }
 
 checks() {
@@ -194,7 +183,7 @@ make_environment api,avro,json-schema,protobuf,persister,dashboard,postgresql,se
 if [[ "$mode" == unit ]]; then
     run_suite unit 60
 else
-    suites+=(functional tempest)
+    suites+=(functional tempest-own)
     install_programs
     check "fetch jars and compare their digests" python tools/jar_digests.py check
     [[ "$mode" == gate ]] || check "fetch the oldest Kafka" monasca-common jars fetch kafka-3.9.2
@@ -207,7 +196,7 @@ else
     cat "$results/checks.shown"
     read -r passed_checks failed_checks < "$results/checks.count" || { passed_checks=0; failed_checks=1; }
     archive_classes
-    run_suite functional 300 --worker-file tools/workers.yaml
+    run_suite functional 300 --worker-file tools/workers.yaml --concurrency 2
     run_tempest
     if [[ "$mode" == all ]]; then
         check "native client under AddressSanitizer" bash tools/native_asan.sh 10

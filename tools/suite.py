@@ -13,6 +13,7 @@ import fcntl
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -46,19 +47,27 @@ def main() -> None:
     parser.add_argument("--all", action="store_true", help="also run the periodic classes")
     parser.add_argument("--limit", type=float, default=1800.0, help="time-out of both attempts together, in seconds")
     parser.add_argument("--worker-file", type=Path, help="file that distributes the tests over processes")
+    parser.add_argument("--concurrency", default="0", metavar="N", help="number of processes (default: one per core)")
+    parser.add_argument("--test", default="", metavar="REGEX", help="run only the tests whose ids match")
+    parser.add_argument("--python", type=Path, help="the interpreter that can import the tests (default: this one)")
+    parser.add_argument("--top-dir", default="./", help="the folder from which the tests are imported (default: ./)")
     arguments = parser.parse_args()
     # A background job of a script ignores Ctrl-C; the tests would inherit this, but they send Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(_TERMINATED))  # `run` then ends the processes that it started
-    with ProcessPoolExecutor(1) as importer:  # in a separate process, because the imported tests need memory
-        reasons = importer.submit(listed, arguments.folder).result()
-    ids = [test for test, reason in reasons.items() if arguments.all or reason is None]
+    reasons: dict[str, str | None] = {}
+    if not arguments.python:
+        with ProcessPoolExecutor(1) as importer:  # in a separate process, because the imported tests need memory
+            reasons = importer.submit(listed, arguments.folder).result()
     with repository(arguments.name) as path:
         stestr = Stestr(path, arguments)
         stestr.seed(reasons)
+        if arguments.python:
+            reasons = dict.fromkeys(stestr.ids())
+        ids = [test for test, reason in reasons.items() if arguments.all or reason is None]
         # stestr uses the file only if the concurrency is not 1, which is the default on one core.
-        shared = ["--worker-file", str(arguments.worker_file), "--concurrency", "2"] if arguments.worker_file else []
-        stestr.run(1, ids, *shared)
+        shared = ["--worker-file", str(arguments.worker_file)] if arguments.worker_file else []
+        stestr.run(1, filter(re.compile(arguments.test).search, ids), "--concurrency", arguments.concurrency, *shared)
         suite = Suite.load(arguments.results, arguments.name)
         if repeated := suite.repeated():
             print(f"\n== {arguments.name} tests: second attempt of the classes in which a test failed")
@@ -102,10 +111,20 @@ class Stestr:
         self._arguments = arguments
         self._deadline = time.monotonic() + arguments.limit
         # stestr starts the workers in a shell, with PYTHON or with the unquoted path of this interpreter.
-        path = f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}"
+        python = arguments.python or Path(sys.executable)
+        path = f"{python.parent}:{os.environ.get('PATH', os.defpath)}"
         seconds = {"MONASCA_COMMON_PROCESS_SECONDS": str(_PROCESS_SHARE * arguments.limit)}
         self._environ = {**os.environ, **seconds, "PYTHON": "python", "PATH": path}
-        self._command = [sys.executable, "-m", "stestr", "--repo-url", str(folder), "--test-path", arguments.folder]
+        self._command = [sys.executable, "-m", "stestr", "--parallel-class", "--repo-url", str(folder)]
+        self._command += ["--test-path", arguments.folder, "--top-dir", arguments.top_dir]
+
+    def ids(self) -> list[str]:
+        """Return the ids of the tests in the folder."""
+        command = [*self._command, "list"]
+        listed = subprocess.run(command, env=self._environ, stdout=subprocess.PIPE, text=True, check=False)
+        if listed.returncode:
+            raise ImportError(listed.stdout)
+        return listed.stdout.split()
 
     def seed(self, ids: Iterable[str]) -> None:
         """Load the committed times into a new repository. Remove all results of an existing repository, but keep its

@@ -173,12 +173,8 @@ def main() -> int:
     parser.add_argument("suites", nargs="+", metavar="SUITE")
     parser.add_argument("--passed", type=int, default=0, help="number of checks that passed")
     parser.add_argument("--failed", type=int, default=0, help="number of checks that failed")
-    parser.add_argument("--repeated", action="store_true", help="only print the tests of the second attempt")
     arguments = parser.parse_args()
     suites = [Suite.load(arguments.results, name) for name in arguments.suites]
-    if arguments.repeated:
-        print(*(test for suite in suites for test in suite.repeated()), sep="\n")
-        return 0
     counts = judge(suites, Counter(passed=arguments.passed, failed=arguments.failed))
     for suite in suites:
         stderr = arguments.results / f"{suite.name}.stderr"

@@ -3,8 +3,9 @@
 
 import configparser
 import io
+import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -24,15 +25,11 @@ _ROLES = ("monasca-user", "monasca-agent", "monasca-read-only-user", "monitoring
 # In a program that runs for minutes, quick compilation is better than good compilation.
 _SPARK_OPTIONS = "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _WARM_UP = "warm-up"  # name of the user and of the project
-#: The default, which the public plugin needs, because it looks for alarms before any window is evaluated.
-DELAY_SECONDS = 30
 _AHEAD_SECONDS = 12 * 24 * 3600  # the plugin posts metrics up to 11 days ahead
-
-Say = Callable[[str], None]
 
 
 @contextmanager
-def running(database: str, folder: Path, say: Say, *, delay_seconds: int) -> Iterator[str]:
+def running(database: str, folder: Path, *, delay_seconds: int) -> Iterator[str]:
     """Start all servers in the folder, and yield tempest's configuration. The servers end with this process.
 
     ``delay_seconds``: the time between the end of a window and its evaluation.
@@ -108,7 +105,7 @@ def service_configuration(
     database: str,
     keystone: str,
     listening: Sequence[int],
-    delay_seconds: int = DELAY_SECONDS,
+    delay_seconds: int,
 ) -> str:
     """Return the configuration file of all services. ``listening``: the ports of the API, the persister and the
     evaluator."""
@@ -152,7 +149,7 @@ def service_configuration(
     )
 
 
-def tempest_configuration(keystone: str, password: str, folder: Path, delay_seconds: int = DELAY_SECONDS) -> str:
+def tempest_configuration(keystone: str, password: str, folder: Path, delay_seconds: int) -> str:
     """Return tempest.conf. The plugins' own options keep their defaults, except where this system differs."""
     others = ("cinder", "neutron", "glance", "swift", "nova", "horizon")
     return _ini(
@@ -171,6 +168,10 @@ def tempest_configuration(keystone: str, password: str, folder: Path, delay_seco
             "service_available": dict.fromkeys(others, False),
         }
     )
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _ini(sections: dict[str, dict[str, object]]) -> str:

@@ -19,31 +19,24 @@ from monasca_common.storage.sql.tables import events, logs, metadata
 
 TOOLS = Path(__file__).parents[3] / "tools"
 
-PACKAGE = "monasca_common.tests.tempest."
-METRIC, NAME, ALARM = (
-    f"{PACKAGE}api.{test}" for test in ("test_a.TestA.test_b", "test_a.TestA.test_c", "test_d.TestD.e")
-)
-
-# Scripts in place of tempest and stestr. A file with the name of a test contains its next result.
-PROGRAM = """#!{python}
-import os, sys
+# A module of a plugin; a test fails while the file "fails" exists, which it removes, and can be skipped.
+MODULE = """\
+import os, pathlib, unittest
 from pathlib import Path
-home, words = Path(os.environ["HOME"]), sys.argv[1:]
-with open(home / "commands", "a") as commands:
-    print(*words, file=commands)
-if words[0] == "init":
-    Path(words[1], "etc").mkdir(parents=True)
-elif "--list-tests" in words:
-    print("a line of a log", *{tests}, sep="\\n")
-elif words[0] == "run":
-    {run}
-else:
-    from subunit import StreamResultToBytes
-    result = StreamResultToBytes(sys.stdout.buffer)
-    for test in (home / "tempest" / "tests.txt").read_text().split():
-        status = home / test
-        result.status(test_id=test, test_status=status.read_text() if status.exists() else "success")
-        status.unlink(missing_ok=True)
+
+class TestOne(unittest.TestCase):
+    def test_a(self):
+        fails = Path(os.environ["FAILS"])
+        if fails.exists():
+            fails.unlink()
+            self.fail("once")
+
+    def test_b(self):
+        self.assertEqual("[auth]", Path(os.environ["TEMPEST_CONFIG_DIR"], os.environ["TEMPEST_CONFIG"]).read_text())
+
+class TestTwo(unittest.TestCase):
+    @unittest.skipIf("SKIPS" in os.environ, "for the test")
+    def test_c(self): pass
 """
 
 
@@ -52,109 +45,82 @@ class TempestCase(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        self.useFixture(fixtures.MonkeyPatch("sys.path", [str(TOOLS / "tempest_tests"), *sys.path, str(TOOLS)]))
+        self.useFixture(fixtures.MonkeyPatch("sys.path", [str(TOOLS / "tempest_tests"), *sys.path]))
         import run_tempest
-        import tempest_run
         import tempest_search
         import tempest_stack
         import tempest_warm_up
 
-        self.command, self.runs, self.search = run_tempest, tempest_run, tempest_search
+        self.command, self.search = run_tempest, tempest_search
         self.stack, self.warm_up = tempest_stack, tempest_warm_up
         self.folder = Path(self.useFixture(fixtures.TempDir()).path)
 
-    def run_of(self, *tests, run="pass"):
-        """Run a program, which is a script, in place of tempest with these tests."""
-        (self.folder / "bin").mkdir()
-        for name in ("tempest", "stestr"):
-            program = self.folder / "bin" / name
-            program.write_text(PROGRAM.format(python=sys.executable, tests=list(tests), run=run))
-            program.chmod(0o755)
-        return self.runs.TempestRun(self.folder / "bin" / "python", self.folder, "[auth]\n")
-
-    def commands(self):
-        return (self.folder / "commands").read_text().splitlines()
-
-
-class RunTest(TempestCase):
-    def test_a_run_has_its_own_home_and_configuration(self):
-        self.assertEqual([METRIC], self.run_of(METRIC).listed(PACKAGE))
-        self.assertEqual("[auth]\n", (self.folder / "tempest" / "etc" / "tempest.conf").read_text())
-
-    def test_a_run_skips_the_excluded_tests(self):
-        self.run_of(METRIC).listed(PACKAGE)
-        excluded = Path(self.commands()[-1].rpartition("--exclude-list ")[2])
-        self.assertIn("test_verify_deterministic_alarm", excluded.read_text())
-
-    def test_a_run_executes_the_given_tests(self):
-        results = self.run_of().results([METRIC, NAME], concurrency=3, timeout=600)
-        self.assertEqual({METRIC: "passed", NAME: "passed"}, {test: each.outcome for test, each in results.items()})
-        self.assertIn(f"run --concurrency 3 --load-list {self.folder}/tempest/tests.txt", self.commands())
-
-    def test_only_a_run_that_ends_in_time_has_results(self):
-        run = self.run_of(run="import time; time.sleep(float(os.environ.get('SECONDS', 600)))")
-        self.assertEqual({}, run.results([METRIC], concurrency=1, timeout=0.3))
-        run._environ["SECONDS"] = "0.3"
-        self.assertEqual({METRIC}, {*run.results([METRIC], concurrency=1, timeout=60)})
-
-    def test_a_tempest_that_fails_is_an_error_with_its_output(self):
-        run = self.run_of()
-        (self.folder / "bin" / "tempest").write_text("#!/bin/sh\necho no such option >&2; exit 2\n")
-        self.assertIn("no such option", str(self.assertRaises(self.runs.ServiceFailed, run.listed, PACKAGE)))
-
 
 class CommandTest(TempestCase):
+    """The command with a plugin of three tests, and without servers."""
+
     def setUp(self):
         super().setUp()
-        self.useFixture(fixtures.MonkeyPatch("run_tempest.tempest_python", lambda *_: Path(sys.executable)))
-        stack = lambda *_, **__: contextlib.nullcontext("")  # noqa: E731
+        tests = self.folder / "plugin" / "plugin_tests"
+        tests.mkdir(parents=True)
+        (tests / "__init__.py").touch()
+        (tests / "test_some.py").write_text(MODULE)
+        plugin = (Path(sys.executable), tests, tests.parent)
+        stack = lambda *_, **__: contextlib.nullcontext("[auth]")  # noqa: E731
+        self.useFixture(fixtures.MonkeyPatch("run_tempest.tempest_of", lambda name: plugin))
+        self.useFixture(fixtures.MonkeyPatch("run_tempest._PLUGINS", dict.fromkeys(("own", "public"), "plugin_tests.")))
         self.useFixture(fixtures.MonkeyPatch("tempest_stack.running", stack))
+        self.useFixture(fixtures.EnvironmentVariable("FAILS", str(self.folder / "fails")))
+        self.kept = self.folder / "kept"
 
-    def ran(self, *arguments, **statuses):
-        """Run the command with a plugin of three tests, and return its exit status and output. ``b="fail"``: the
-        result of a test."""
-        for name, status in statuses.items():
-            [test] = [test for test in (METRIC, NAME, ALARM) if test.endswith(name)]
-            (self.folder / test).write_text(status)
-        run = self.run_of(METRIC, NAME, ALARM)
-        self.useFixture(fixtures.MonkeyPatch("run_tempest.TempestRun", lambda *_: run))
-        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["tools/tempest_tests", *arguments]))
-        out = self.useFixture(fixtures.StringStream("out")).stream
-        with fixtures.MonkeyPatch("sys.stdout", out):
-            status = self.command.main()
-        out.seek(0)
-        return status, out.read()
+    def run_command(self, *arguments):
+        """Return the exit status of the command with these arguments."""
+        self.useFixture(fixtures.MonkeyPatch("sys.argv", ["run_tempest.py", *arguments]))
+        return self.command.main()
 
-    def test_the_command_prints_the_counts(self):
-        self.assertEqual((0, "3 passed, 0 failed, 0 skipped\n"), self.ran("own"))
+    def ids(self, name="tempest-own.1.ids"):
+        return [test.rpartition(".")[2] for test in (self.kept / name).read_text().split()]
 
-    def test_a_failed_test_runs_again_with_its_class_and_one_test_at_a_time(self):
-        status, out = self.ran("own", b="fail")
-        self.assertEqual(0, status)
-        self.assertIn(f"flaky: {METRIC}", out)
-        self.assertIn("--concurrency 1 ", self.commands()[-2])
-        self.assertEqual([METRIC, NAME], (self.folder / "tempest" / "tests.txt").read_text().split())
+    def test_all_tests_of_both_plugins_run_with_the_configuration(self):
+        self.assertEqual(0, self.run_command("--keep", str(self.kept)))
+        for name in ("own", "public"):
+            self.assertEqual(["test_a", "test_b", "test_c"], self.ids(f"tempest-{name}.1.ids"))
 
-    def test_a_skipped_test_and_one_without_a_result_are_failures(self):
-        self.assertEqual((1, "2 passed, 0 failed, 1 skipped\n"), self.ran("own", b="skip"))
+    def test_a_failed_test_runs_again_with_its_class(self):
+        (self.folder / "fails").touch()
+        self.assertEqual(0, self.run_command("own", "--keep", str(self.kept)))
+        self.assertEqual(["test_a", "test_b"], self.ids("tempest-own.2.ids"))
 
-    def test_a_test_without_a_result_is_a_failure(self):
-        self.assertEqual((1, "2 passed, 1 failed, 0 skipped\n"), self.ran("own", b="exists", c="success"))
+    def test_a_skipped_test_is_a_failure(self):
+        self.useFixture(fixtures.EnvironmentVariable("SKIPS", "1"))
+        self.assertEqual(1, self.run_command("own"))
 
-    def test_a_stream_has_one_attempt_and_its_tests(self):
-        stream = self.folder / "tempest.1.subunit"
-        self.assertEqual(1, self.ran("own", "--test", "test_d|test_b", "--stream", str(stream), b="fail")[0])
-        self.assertEqual([METRIC, ALARM], (self.folder / "tempest.1.ids").read_text().split())
-        self.assertEqual(1, sum(line.startswith("run --concurrency") for line in self.commands()))
-        self.assertGreater(stream.stat().st_size, 0)
+    def test_only_tests_that_match_run_and_none_is_a_failure(self):
+        self.assertEqual(0, self.run_command("own", "--keep", str(self.kept), "--test", "TestTwo|test_b$"))
+        self.assertEqual(["test_b", "test_c"], self.ids())
+        self.assertEqual(1, self.run_command("own", "--test", "no such"))
 
-    def test_a_stack_or_a_test_that_is_missing_has_its_own_status(self):
-        self.assertEqual((3, ""), self.ran("own", "--test", "no such"))
+    def test_the_excluded_test_does_not_run(self):
+        self.useFixture(fixtures.MonkeyPatch("run_tempest._EXCLUDED", r"plugin_tests\.test_some\.TestOne\.test_a"))
+        self.assertEqual(0, self.run_command("own", "--keep", str(self.kept)))
+        self.assertEqual(["test_b", "test_c"], self.ids())
+
+    def test_results_in_a_folder_are_not_evaluated(self):
+        self.useFixture(fixtures.EnvironmentVariable("SKIPS", "1"))
+        self.kept.mkdir()
+        self.assertEqual(0, self.run_command("own", "--results", str(self.kept)))
+        self.assertTrue((self.kept / "tempest-own.1.subunit").stat().st_size)
+
+    def test_servers_that_do_not_start_have_their_own_status(self):
+        def fail(*_, **__):
+            raise self.command.ServiceFailed("the API ended")
+
+        self.useFixture(fixtures.MonkeyPatch("tempest_stack.running", fail))
+        self.assertEqual(3, self.run_command("own"))
 
     def test_a_wrong_argument_is_refused(self):
-        for wrong in (["owns"], ["own", "--keep", str(TOOLS)], ["--stream", "file"]):
-            self.useFixture(fixtures.MonkeyPatch("sys.argv", ["tools/tempest_tests", *wrong]))
-            self.assertEqual(2, self.assertRaises(SystemExit, self.command.main).code)
+        for wrong in (["owns"], ["own", "--keep", str(TOOLS)]):
+            self.assertEqual(2, self.assertRaises(SystemExit, self.run_command, *wrong).code)
 
 
 class WarmUpTest(TempestCase):
@@ -176,11 +142,11 @@ class WarmUpTest(TempestCase):
             return {"id": "d", "elements": []}
 
         def ended():
-            raise self.runs.ServiceFailed("the evaluator ended")
+            raise self.command.ServiceFailed("the evaluator ended")
 
-        error = self.assertRaises(self.runs.ServiceFailed, self.warm_up.warm_up, call, lambda: None, 0)
+        error = self.assertRaises(self.command.ServiceFailed, self.warm_up.warm_up, call, lambda: None, 0)
         self.assertIn("no alarm within 0 s", str(error))
-        error = self.assertRaises(self.runs.ServiceFailed, self.warm_up.warm_up, call, ended)
+        error = self.assertRaises(self.command.ServiceFailed, self.warm_up.warm_up, call, ended)
         self.assertEqual("the evaluator ended", str(error))
 
 
@@ -190,7 +156,7 @@ class ConfigurationTest(TempestCase):
         url = "postgresql://monasca@127.0.0.1/monasca"
         listening = (7, 8, 9)
         path.write_text(
-            self.stack.service_configuration("127.0.0.1:9", "postgresql", url, "http://127.0.0.1:5", listening)
+            self.stack.service_configuration("127.0.0.1:9", "postgresql", url, "http://127.0.0.1:5", listening, 30)
         )
         conf = read_configuration([str(path)])
         self.assertEqual((7, "keystone"), (api_settings(conf).port, api_settings(conf).auth_strategy))
@@ -207,7 +173,7 @@ class ConfigurationTest(TempestCase):
 
     def test_tempest_creates_its_own_users_only_in_keystone(self):
         read = configparser.ConfigParser()
-        read.read_string(self.stack.tempest_configuration("http://127.0.0.1:5/v3", "p", Path("/a")))
+        read.read_string(self.stack.tempest_configuration("http://127.0.0.1:5/v3", "p", Path("/a"), 30))
         self.assertEqual(("http://127.0.0.1:5/v3", "p"), (read["identity"]["uri_v3"], read["auth"]["admin_password"]))
         self.assertEqual({"False"}, set(read["service_available"].values()))
 

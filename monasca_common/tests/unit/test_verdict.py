@@ -73,7 +73,7 @@ class ResultsCase(base.BaseTestCase):
         return out.splitlines()[-1], status
 
     def repeated(self):
-        return self.verdict("unit", "--repeated")[1].split()
+        return self.module.Suite.load(self.results, "unit").repeated()
 
 
 class CountTest(ResultsCase):
@@ -317,6 +317,11 @@ class SuiteTest(ResultsCase):
 
     def test_a_module_that_cannot_be_imported_fails_the_run(self):
         done = self.run_suite(source="import nothing_of_this_name")
+        self.assertIn("nothing_of_this_name", done.stderr)
+        self.assertEqual(("0 passed, 1 failed, 0 skipped", 1), self.line())
+
+    def test_a_module_that_the_other_interpreter_cannot_import_fails_the_run(self):
+        done = self.run_suite(source="import nothing_of_this_name", arguments=["--python", sys.executable])
         self.assertIn("nothing_of_this_name", done.stderr)
         self.assertEqual(("0 passed, 1 failed, 0 skipped", 1), self.line())
 

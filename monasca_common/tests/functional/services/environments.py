@@ -36,10 +36,13 @@ SERVICES = {
     "monasca-api": "monasca-api[influxdb]==11.0.0",
     "monasca-agent": "monasca-agent==10.0.0",
 }
-# Undeclared imports of a service, which were installed with monasca-common 3.8.0 or are the operator's choice.
+_ONLY_WITH_OLD = {"monasca-tempest-plugin": "monasca-tempest-plugin==2.7.0"}  # imports a part of monasca-common 3
+# Undeclared imports of a service, which were installed with monasca-common 3.8.0 or are the operator's choice, and
+# versions of declared ones.
 _UNDECLARED = {
     "monasca-notification": ["Jinja2", "PyMySQL", "psycopg2-binary"],
     "monasca-api": ["PyMySQL", "gunicorn"],
+    "monasca-tempest-plugin": ["pytz", "kazoo==2.11.0", "mock==5.2.0", "simplejson==4.3.0"],
 }
 _CHECKOUT = Path(__file__).parents[4]
 _PACKAGED = ("monasca_common", "LICENSE", "README.rst", "pyproject.toml", "requirements.txt", "setup.cfg", "setup.py")
@@ -105,9 +108,9 @@ def environment(service: str) -> Environment:
 
 
 def environment_of_old(service: str) -> Environment:
-    """Return the environment of one of `SERVICES` with the old monasca-common that it requires, instead of this
-    checkout."""
-    requirements = [SERVICES[service], _OLD, *_UNDECLARED.get(service, [])]
+    """Return the environment of one of `SERVICES`, or of the public tempest plugin, with the old monasca-common that it
+    requires, instead of this checkout."""
+    requirements = [{**SERVICES, **_ONLY_WITH_OLD}[service], _OLD, *_UNDECLARED.get(service, [])]
     key = _digest(_pins(), *requirements, platform.python_version())
     with _locked(service):
         return Environment(_once(f"old-{service}", key, lambda folder: _install(folder, *requirements)))
