@@ -3,6 +3,7 @@
 
 import configparser
 import contextlib
+import json
 import sys
 from pathlib import Path
 
@@ -16,12 +17,14 @@ from monasca_common.pipeline.evaluate.settings import evaluate_settings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.settings import storage_settings
 from monasca_common.storage.sql.tables import events, logs, metadata
+from monasca_common.tests import web
+from monasca_common.tests.served import body_of, http_server, respond, serve
 
 TOOLS = Path(__file__).parents[3] / "tools"
 
 # A module of a plugin; a test fails while the file "fails" exists, which it removes, and can be skipped.
 MODULE = """\
-import os, pathlib, unittest
+import os, unittest
 from pathlib import Path
 
 class TestOne(unittest.TestCase):
@@ -149,6 +152,19 @@ class WarmUpTest(TempestCase):
         error = self.assertRaises(self.command.ServiceFailed, self.warm_up.warm_up, call, ended)
         self.assertEqual("the evaluator ended", str(error))
 
+    def test_the_client_returns_the_response_and_reports_an_error_with_its_text(self):
+        def answer(handler):
+            seen = handler.command, handler.path, handler.headers["X-Auth-Token"], body_of(handler)
+            status = 200 if seen == ("POST", "/v2.0/metrics", "t", b'{"a": 1}') else 503
+            respond(handler, status, b'{"id": 5}')
+
+        server = http_server(answer)
+        self.addCleanup(serve(server))
+        call = self.warm_up.client(server.server_port, "t")
+        self.assertEqual({"id": 5}, call("POST", "/metrics", {"a": 1}))
+        error = self.assertRaises(self.command.ServiceFailed, call, "GET", "/alarms", None)
+        self.assertEqual('GET /alarms returned 503: {"id": 5}', str(error))
+
 
 class ConfigurationTest(TempestCase):
     def test_the_services_read_their_configuration_and_accept_metrics_11_days_ahead(self):
@@ -186,6 +202,20 @@ class SearchTest(TempestCase):
             (f'\n  {index}\n   {{"query" : {{"match" : {{"event_type":" a.b "}}}}}}\n', ("event_type", " a.b ")),
         ):
             self.assertEqual(asked, self.search.query_of(body))
+
+    def test_the_search_is_served(self):
+        url = f"sqlite:///{self.folder}/a.sqlite"
+        with sa.create_engine(url).begin() as connection:
+            metadata.create_all(connection, [logs, events])
+            event = {"time": 1, "tenant": "t", "dimensions": "{}", "message_id": b"1", "payload": "{}"}
+            connection.execute(sa.insert(events), {**event, "event_type": "a.b"})
+        with self.search.serving(url) as port:
+            _, headers, body = web.request(
+                port, "POST", "/_msearch", b'{}\n{"query": {"match": {"event_type": "a.b"}}}'
+            )
+        self.assertEqual("application/json", headers["content-type"])
+        hits = [{"_source": {"tenant": "t", "event_type": "a.b"}}]
+        self.assertEqual({"responses": [{"hits": {"hits": hits}}]}, json.loads(body))
 
     def test_the_search_finds_stored_logs(self):
         row = {"time": 1, "tenant": "t", "dimensions": "{}"}
