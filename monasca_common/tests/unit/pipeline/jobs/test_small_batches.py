@@ -7,9 +7,9 @@ from unittest import mock
 import sqlalchemy as sa
 from fixtures import MonkeyPatch
 
-from monasca_common.kafka import failpoints
+from monasca_common.kafka import KafkaConsumer, failpoints
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.errors import TransportError
+from monasca_common.kafka.errors import TopicRecreated, TransportError
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.testing import MemoryKafka
@@ -19,7 +19,7 @@ from monasca_common.pipeline.jobs.fenced_batch import FencedBatches
 from monasca_common.pipeline.settings import BatchLimits, StreamSettings
 from monasca_common.pipeline.source import small_batch
 from monasca_common.pipeline.source.offset_store import OffsetRange
-from monasca_common.pipeline.source.topic import SourceTopic
+from monasca_common.pipeline.source.topic import Extent, SourceTopic
 from monasca_common.pipeline.spark.staging import StagedAttempts
 from monasca_common.tests.unit.pipeline.database_case import DatabaseCase
 
@@ -266,3 +266,18 @@ class ReadingTest(SmallBatchesCase):
         self.assertIsNone(small.read([OffsetRange(0, 0, 3)], [], starts))
         self.useFixture(MonkeyPatch(f"{small_batch.__name__}.MOST_BYTES", 1))
         self.assertIsNone(small.read([OffsetRange(0, 0, 2)], [], starts))
+
+
+class QueriesTest(SmallBatchesCase):
+    """The consumer that queries the topic fetches until it is paused, also after a partition has moved."""
+
+    def test_a_query_of_the_extents_discards_the_messages_that_were_fetched_before_a_pause(self):
+        topic = Driver(self).topic
+        topic.extents()
+        self.assertIsNotNone(topic._consumer.health().seconds_since_poll)
+
+    def test_an_error_of_discarding_does_not_fail_the_query(self):
+        topic = Driver(self).topic
+        error = TopicRecreated(self.topic, "old", "new")  # the stored topic id reports it, with the remedy
+        with mock.patch.object(KafkaConsumer, "poll", side_effect=error):
+            self.assertEqual(dict.fromkeys(range(self.partitions), Extent(0, 0)), topic.extents())
