@@ -114,6 +114,7 @@ SECTIONS = (
         "Samples of Prometheus' remote write and of OTLP in bulks of 500, and the same metrics in JSON",
         (
             Case("http-bare-500", "Falcon, JSON", "api.posting", 400_000, 100_000, threads=16, bulk=500),
+            Case("prometheus-bare-500", "Falcon, remote write", "api.posting", 400_000, 100_000, threads=16, bulk=500),
             Case("prometheus-500", "the API, remote write", "api.posting", 400_000, 100_000, threads=16, bulk=500),
             Case("otlp-500", "the API, OTLP in protobuf", "api.posting", 400_000, 100_000, threads=16, bulk=500),
         ),
@@ -243,6 +244,7 @@ REQUIRED = (
     Required("http-100", 0.7, "http-bare-100"),
     Required("http-1", 0.65, "http-bare-1"),
     Required("prometheus-500", 0.8, "http-bare-500"),
+    Required("prometheus-500", 0.8, "prometheus-bare-500"),
     Required("otlp-500", 0.1, "http-bare-500"),
     Required("consume", 1.1, "consume-bare"),
     Required("consume-confluent", 0.7, "consume-bare"),
