@@ -16,8 +16,6 @@ from monasca_common.tests.postgresql_server import PostgresqlServer
 
 # No checkpoint within a run, because it would slow down only the case during which it happens.
 _SETTINGS = {"shared_buffers": "256MB", "max_wal_size": "8GB", "checkpoint_timeout": "1h"}
-
-
 # Debian's programs, which installations use, are preferred over the wheel of the tests.
 _SYSTEM = Path("/usr/lib/postgresql/15/bin")
 
@@ -30,6 +28,10 @@ class Databases(contextlib.ExitStack):
         self._server = self.enter_context(PostgresqlServer(settings=_SETTINGS, programs=programs))
         return self
 
+    def version(self) -> str:
+        with _connection(self._server.url()) as connection:
+            return ".".join(map(str, connection.dialect.server_version_info or ()))
+
     @contextlib.contextmanager
     def new(self) -> Iterator[str]:
         """Yield the URL of a new database, which is dropped afterwards."""
@@ -41,23 +43,19 @@ class Databases(contextlib.ExitStack):
             self._server.execute(f'DROP DATABASE "{url.rpartition("/")[2]}" WITH (FORCE)')
 
 
+def _connection(url: str) -> sa.Connection:
+    return sa.create_engine(url, poolclass=NullPool).connect()
+
+
 def stored_rows(url: str) -> int:
-    engine = sa.create_engine(url, poolclass=NullPool)
-    with engine.connect() as connection:
+    with _connection(url) as connection:
         return int(connection.scalar(sa.text("SELECT count(*) FROM measurements")))
 
 
 def session_cpu_seconds(url: str) -> float:
     """Return the CPU time so far of the server's processes for all sessions with this database."""
-    engine = sa.create_engine(url, poolclass=NullPool)
-    with engine.connect() as connection:
+    with _connection(url) as connection:
         others = "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         pids = [pid for (pid,) in connection.execute(sa.text(others))]
     stats = (Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split() for pid in pids)
     return sum(int(fields[11]) + int(fields[12]) for fields in stats) / os.sysconf("SC_CLK_TCK")
-
-
-def server_version(url: str) -> dict[str, str]:
-    engine = sa.create_engine(url, poolclass=NullPool)
-    with engine.connect() as connection:
-        return {"PostgreSQL": str(connection.scalar(sa.text("SHOW server_version"))).partition(" ")[0]}

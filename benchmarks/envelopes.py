@@ -18,7 +18,7 @@ _TEXT = (
     '"service":"nova"},"timestamp":%d,"value":%s,"value_meta":null},'
     '"meta":{"tenantId":"%s","region":"RegionOne"},"creation_time":%d}'
 )
-_NAMES = ("total_used_mb", "space_used_perc", "inode_used_perc", "read_req_sec", "write_req_sec")
+NAMES = ("total_used_mb", "space_used_perc", "inode_used_perc", "read_req_sec", "write_req_sec")
 
 
 def values(count: int) -> Iterator[tuple[int, bytes, int]]:
@@ -29,9 +29,9 @@ def values(count: int) -> Iterator[tuple[int, bytes, int]]:
         turn, series = divmod(number, _SERIES)
         time_ms = first_ms + turn * _INTERVAL_MS + series
         host, kind = divmod(series, _PER_HOST)
-        disk, name = divmod(kind, len(_NAMES))
+        disk, name = divmod(kind, len(NAMES))
         text = _TEXT % (
-            _NAMES[name],
+            NAMES[name],
             "abcdefghij"[disk % 10],
             disk // 10,
             f"compute-{host:03d}.example.org",

@@ -1,26 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments and figures of a case. Uses only the standard library, because the peers' environments also import
-it."""
+"""The arguments and figures of a case. Each module of a case has a function ``run(job: Job) -> Figures``."""
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from types import TracebackType
+from dataclasses import dataclass
 from typing import Self
-
-_ROOT = Path(__file__).parent.parent
-_CASE_SECONDS = 900
-_SHOWN_LINES = 5
-
-
-class CaseFailed(Exception):
-    """A case ended with an error, or records are missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +18,7 @@ class Job:
     bulk: int = 1  # messages in one HTTP request or one `publish`
     case: str = ""  # name of the case, if the module has several
     database: str = ""  # a SQLAlchemy URL
-    program: str = ""  # the path of the peer's program, or the folder of its jars, if it is not written in Python
+    installed: str = ""  # the path of the peer's program, or of the folder with its packages or jars
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +33,6 @@ class Figures:
     next_offsets: int | None = None  # the sum over all partitions for a consumer that read all messages
     p50_ms: float | None = None  # percentiles of the latencies
     p99_ms: float | None = None
-    versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -60,12 +44,9 @@ class Figures:
 
 
 class Stopwatch:
-    """Wall-clock and CPU time from the creation or the start of the context until `stop` or the end of the context."""
+    """Wall-clock and CPU time from its creation until `stop` or the end of the context."""
 
     def __init__(self) -> None:
-        self._start()
-
-    def _start(self) -> None:
         self._began, self._cpu_began = time.perf_counter(), time.process_time()
 
     def stop(self) -> None:
@@ -73,12 +54,9 @@ class Stopwatch:
         self.cpu_seconds = time.process_time() - self._cpu_began
 
     def __enter__(self) -> Self:
-        self._start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
 
@@ -103,32 +81,14 @@ class Reading:
             self._watch.stop()
         return self.left <= 0
 
-    def figures(self, next_offsets: int, versions: dict[str, str]) -> Figures:
+    def figures(self, next_offsets: int) -> Figures:
         watch = self._watch
-        return Figures(
-            self.count - self._first, watch.seconds, watch.cpu_seconds, next_offsets=next_offsets, versions=versions
-        )
+        return Figures(self.count - self._first, watch.seconds, watch.cpu_seconds, next_offsets=next_offsets)
 
 
-def produced(job: Job, watch: Stopwatch, delivered: int, *, before: int, versions: dict[str, str]) -> Figures:
+def produced(job: Job, watch: Stopwatch, delivered: int, *, before: int) -> Figures:
     """Return the figures of a producer. ``before``: the number of messages that were sent before the measurement.
     Raises `RuntimeError` unless all messages of the job are acknowledged."""
     if delivered != job.messages:
         raise RuntimeError(f"{delivered} of {job.messages} were acknowledged")
-    written = job.messages + before
-    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=written, versions=versions)
-
-
-def run_case(module: str, job: Job, interpreter: str = sys.executable) -> Figures:
-    """``module``: such as "messaging.send_ours". Raises `CaseFailed`, or `subprocess.TimeoutExpired`."""
-    command = [interpreter, "-m", f"benchmarks.{module}", json.dumps(asdict(job))]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, timeout=_CASE_SECONDS, check=False)
-    if done.returncode != 0:
-        tail = " | ".join(done.stderr.strip().splitlines()[-_SHOWN_LINES:])
-        raise CaseFailed(f"{module}: exit status {done.returncode}: {tail}")
-    return Figures(**json.loads(done.stdout.splitlines()[-1]))
-
-
-def main(run: Callable[[Job], Figures]) -> None:
-    """A case's entry point."""
-    print(json.dumps(asdict(run(Job(**json.loads(sys.argv[1]))))))
+    return Figures(job.messages, watch.seconds, watch.cpu_seconds, written=job.messages + before)

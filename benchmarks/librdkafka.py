@@ -48,7 +48,3 @@ def consumer_options(job: Job) -> dict[str, object]:
         "enable.auto.offset.store": False,
         "fetch.queue.backoff.ms": FETCH_BACKOFF_MS,
     }
-
-
-def versions() -> dict[str, str]:
-    return {"confluent-kafka": confluent_kafka.__version__, "librdkafka": confluent_kafka.libversion()[0]}

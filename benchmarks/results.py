@@ -29,11 +29,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """``measured``: time and load of the measurement, by section; ``runs``, ``failures`` and ``skipped``: by case."""
+    """``machine``: its cores, and versions; ``measured``: time and load of the measurement, by section; ``runs``,
+    ``failures`` and ``skipped``: by case."""
 
     machine: dict[str, str]
     measured: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
     runs: dict[str, list[Figures]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class Results:
         path.write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     def text(self) -> str:
-        about = ", ".join(f"{name} {value}" for name, value in {**self.machine, **self.versions}.items())
+        about = ", ".join(f"{name} {value}" for name, value in self.machine.items())
         lines = [f"{about}.", ""]
         for section in SECTIONS:
             rows = [_row(case.title, self.runs[case.name]) for case in section.cases if case.name in self.runs]
@@ -58,10 +58,8 @@ class Results:
                 lines += [f"{section.title} ({self.measured[section.name]})", *_aligned([columns, *rows]), ""]
         verdicts = [_verdict(verdict) for verdict in self.verdicts()]
         if verdicts:
-            lines += [
-                "Ratios",
-                *_aligned([("case", "peer", "required", "ratio", "min - max", "by CPU", ""), *verdicts]),
-            ]
+            titles = ("case", "peer", "required", "ratio", "min - max", "by CPU", "")
+            lines += ["Ratios", *_aligned([titles, *verdicts])]
         lines += [f"SKIPPED {case}: {reason}" for case, reason in self.skipped.items()]
         return "\n".join([*lines, *(f"FAILED {case}: {reason}" for case, reason in self.failures.items())])
 

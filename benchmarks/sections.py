@@ -8,9 +8,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """``module``: its name below ``benchmarks``. ``environment``: ``None`` for the environment that runs the benchmark.
-    ``go_program``: the folder of its source below ``benchmarks``. ``jars``: the list of its jars below
-    ``benchmarks/environments``. The case is skipped if the program cannot be built, or a jar cannot be fetched.
+    """``module``: its name below ``benchmarks``. ``needs``: what `benchmarks.peers` installs for the case, which is
+    skipped if this fails.
     """
 
     name: str
@@ -20,16 +19,14 @@ class Case:
     quick_messages: int
     threads: int = 1
     bulk: int = 1  # messages in one HTTP request or one `publish`
-    environment: str | None = None
-    go_program: str | None = None
-    jars: str | None = None
+    needs: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
     """Benchmark cases that run in turn in each repeat. ``backlog``: the records that all cases read, ``messages``,
-    ``metrics``, or ``formats`` (metrics in JSON, and in Avro in a second topic); without it, each run writes its own
-    topic. ``stores``: whether each run has its own database.
+    ``metrics``, or ``formats`` (metrics in JSON, and in Avro in a second topic for the cases ``…-avro``); without it,
+    each run writes its own topic. ``stores``: whether each run has its own database.
     """
 
     name: str
@@ -55,7 +52,7 @@ _BULKS = (400_000, 96_000)
 _AUDITED = (1_000_000, 400_000)
 _BACKLOG = (1_000_000, 250_000)
 _SPARK = (2_000_000, 500_000)
-_GO_PERSISTER = "storage/persister_go"
+_STORE = "storage.persisting"
 
 SECTIONS = (
     Section(
@@ -71,7 +68,7 @@ SECTIONS = (
         "publishing",
         "Publish bulks with known outcome, of 100 messages unless stated",
         (
-            Case("publish-old", "monasca-common 3.8", "messaging.publish_old", *_BULKS, environment="old"),
+            Case("publish-old", "monasca-common 3.8", "messaging.publish_old", *_BULKS, bulk=100, needs="old"),
             Case("publish-bare", "confluent-kafka, ids and callbacks", "messaging.publish_bare", *_BULKS, bulk=100),
             Case("publish", "publish", "messaging.publish_ours", *_BULKS, bulk=100),
             Case("publish-8", "publish, 8 threads", "messaging.publish_ours", *_BULKS, threads=8, bulk=100),
@@ -145,7 +142,7 @@ SECTIONS = (
             Case("aio-sync-send", "send, on a thread", "messaging.send_ours", *_BULKS),
             Case("aio-send", "await send, and flush", "messaging.aio_ours", *_BULKS),
             Case("aio-confluent", "confluent_kafka.aio, a future each", "messaging.aio_peers", *_BULKS),
-            Case("aio-aiokafka", "aiokafka, a future each", "messaging.aio_peers", *_BULKS, environment="aiokafka"),
+            Case("aio-aiokafka", "aiokafka, a future each", "messaging.aio_peers", *_BULKS, needs="aiokafka"),
             Case("aio-sync-publish", "publish, 8 threads", "messaging.publish_ours", *_BULKS, threads=8, bulk=100),
             Case("aio-publish", "await publish, 8 tasks", "messaging.aio_ours", *_BULKS, threads=8, bulk=100),
         ),
@@ -157,7 +154,7 @@ SECTIONS = (
             Case("aio-sync-processor", "Processor, no-op handler", "messaging.consume_processor", *_BACKLOG),
             Case("aio-processor", "AsyncProcessor, no-op handler", "messaging.aio_ours", *_BACKLOG),
             Case("aio-read-confluent", "confluent_kafka.aio, consume(1000)", "messaging.aio_peers", *_BACKLOG),
-            Case("aio-read-aiokafka", "aiokafka, getmany", "messaging.aio_peers", *_BACKLOG, environment="aiokafka"),
+            Case("aio-read-aiokafka", "aiokafka, getmany", "messaging.aio_peers", *_BACKLOG, needs="aiokafka"),
         ),
         backlog="messages",
     ),
@@ -165,31 +162,13 @@ SECTIONS = (
         "persisting",
         "From Kafka to rows in PostgreSQL, exactly once unless stated",
         (
-            Case("persist-bare", "a hand-written loop, COPY into the keyed table", "storage.persisting", *_BACKLOG),
-            Case("persist", "the persister, one process", "storage.persisting", *_BACKLOG),
-            Case("sink", "the sink, insert by message id, one process", "storage.persisting", *_BACKLOG),
-            Case("sink-upsert", "the sink, upsert by series and time, one process", "storage.persisting", *_BACKLOG),
-            Case(
-                "sink-upsert-debezium",
-                "Kafka Connect and Debezium's JDBC sink, the same upsert, one task",
-                "storage.persisting",
-                *_BACKLOG,
-                jars="debezium",
-            ),
-            Case(
-                "persist-go",
-                "Go, COPY into the keyed table, at least once",
-                "storage.persisting",
-                *_BACKLOG,
-                go_program=_GO_PERSISTER,
-            ),
-            Case(
-                "persist-go-conflict",
-                "Go, temporary table and ON CONFLICT",
-                "storage.persisting",
-                *_BACKLOG,
-                go_program=_GO_PERSISTER,
-            ),
+            Case("persist-bare", "a hand-written loop, COPY into the keyed table", _STORE, *_BACKLOG),
+            Case("persist", "the persister, one process", _STORE, *_BACKLOG),
+            Case("sink", "the sink, insert by message id, one process", _STORE, *_BACKLOG),
+            Case("sink-upsert", "the sink, upsert by series and time, one process", _STORE, *_BACKLOG),
+            Case("sink-upsert-debezium", "Debezium's JDBC sink, the same upsert", _STORE, *_BACKLOG, needs="debezium"),
+            Case("persist-go", "Go, COPY into the keyed table, at least once", _STORE, *_BACKLOG, needs="go"),
+            Case("persist-go-conflict", "Go, temporary table and ON CONFLICT", _STORE, *_BACKLOG, needs="go"),
         ),
         backlog="metrics",
         stores=True,
@@ -199,8 +178,8 @@ SECTIONS = (
         "persisting-avro",
         "From Kafka to rows in PostgreSQL, in JSON and in Avro",
         (
-            Case("persist-json", "envelopes in JSON", "storage.persisting", *_BACKLOG),
-            Case("persist-avro", "envelopes in Avro", "storage.persisting", *_BACKLOG),
+            Case("persist-json", "envelopes in JSON", _STORE, *_BACKLOG),
+            Case("persist-avro", "envelopes in Avro", _STORE, *_BACKLOG),
         ),
         backlog="formats",
         stores=True,
@@ -228,7 +207,6 @@ SECTIONS = (
         backlog="formats",
         stores=True,
         repeats=3,
-        quick_repeats=3,
     ),
 )
 

@@ -8,12 +8,9 @@ server.
 
 from __future__ import annotations
 
-import base64
 import itertools
-import json
 import selectors
 import socket
-import sys
 import time
 from dataclasses import dataclass
 
@@ -22,23 +19,22 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests that use ``bodies`` in turn, each in base64. ``headers``: of the content."""
+    """Requests that use ``bodies`` in turn. ``headers``: of the content."""
 
     port: int
     path: str
     headers: dict[str, str]
-    bodies: list[str]
+    bodies: list[bytes]
     connections: int
     requests: int
 
 
-def _seconds(load: Load) -> float:
-    """Return the duration of all requests. Raises `RuntimeError` at the first response whose status is not 204 or
-    200."""
+def send(load: Load) -> float:
+    """Return the duration of all requests in seconds. Raises `RuntimeError` at the first response whose status is not
+    204 or 200."""
     headers = "".join(f"{name}: {value}\r\n" for name, value in load.headers.items())
     head = f"POST {load.path} HTTP/1.1\r\nHost: benchmark\r\n{headers}Content-Length: "
-    bodies = [base64.b64decode(body) for body in load.bodies]
-    requests = itertools.cycle([f"{head}{len(body)}\r\n\r\n".encode() + body for body in bodies])
+    requests = itertools.cycle([f"{head}{len(body)}\r\n\r\n".encode() + body for body in load.bodies])
     waiting, clock = selectors.EpollSelector(), time.perf_counter
 
     def connected() -> socket.socket:
@@ -74,7 +70,3 @@ def _seconds(load: Load) -> float:
     for key in list(waiting.get_map().values()):
         key.fileobj.close()
     return seconds
-
-
-if __name__ == "__main__":
-    print(_seconds(Load(**json.load(sys.stdin))))

@@ -7,25 +7,25 @@ One process serves and one process posts.
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from typing import Any
 
-from benchmarks.api.http_load import Load
+from benchmarks.api.http_load import Load, send
 from benchmarks.formats import metrics_registry
-from benchmarks.job import Figures, Job, main
-from benchmarks.librdkafka import producer_options, versions
-from benchmarks.process_tree import cpu_seconds
+from benchmarks.job import Figures, Job
+from benchmarks.librdkafka import producer_options
+from benchmarks.processes import cpu_seconds, running, wait_for
+from monasca_common.devbroker.ports import HOST, free_ports
 from monasca_common.models.rows import Measurement
 from monasca_common.models.series import Series
 from monasca_common.models.write_request import encoded_labels, encoded_row
@@ -35,10 +35,9 @@ Metrics = list[dict[str, Any]]
 _LINGER_MS = 5
 _IN_FLIGHT = 64
 _THREADS = _IN_FLIGHT + 8
-_SECONDS = 60.0
+_START_SECONDS = 60.0
 _WARM_REQUESTS = 200
 _ANY_SERIES = Series(b"", "", "", "", {})
-
 
 _CONFIGURATION = """\
 [kafka]
@@ -59,14 +58,12 @@ auto_register = true
 
 
 def run(job: Job) -> Figures:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = int(server.getsockname()[1])
+    [port] = free_ports(1)
     if "-bare-" in job.case:
         gunicorn = f"gunicorn --no-control-socket --worker-class gthread --keep-alive 75 --threads {_THREADS}"
-        command = [*gunicorn.split(), "--bind", f"127.0.0.1:{port}", "benchmarks.api.bare_api:application()"]
+        command = [*gunicorn.split(), "--bind", f"{HOST}:{port}", "benchmarks.api.bare_api:application()"]
         options = {**producer_options(job), "linger.ms": _LINGER_MS}
-        environment = {**os.environ, "BENCHMARK_OPTIONS": json.dumps(options), "BENCHMARK_TOPIC": job.topic}
-        return _measure(job, command, port, environment)
+        return _measure(job, port, command, BENCHMARK_OPTIONS=json.dumps(options), BENCHMARK_TOPIC=job.topic)
     text = _CONFIGURATION.format(job=job, port=port, linger_ms=_LINGER_MS, in_flight=_IN_FLIGHT)
     with contextlib.ExitStack() as stack:
         if job.case.endswith("-avro"):
@@ -75,38 +72,34 @@ def run(job: Job) -> Figures:
         configuration = stack.enter_context(tempfile.NamedTemporaryFile("w", suffix=".conf"))
         configuration.write(text)
         configuration.flush()
-        command = ["monasca_common.cli.main", "api", "--config-file", configuration.name]
-        return _measure(job, command, port, dict(os.environ))
+        return _measure(job, port, ["monasca_common.cli.main", "api", "--config-file", configuration.name])
 
 
-def _measure(job: Job, command: Sequence[str], port: int, environment: dict[str, str]) -> Figures:
-    """``command``: serves on ``port``. Each request has ``bulk`` metrics of the job."""
+def _measure(job: Job, port: int, command: Sequence[str], **variables: str) -> Figures:
+    """``command``: a module and its arguments that serve on ``port``. Each request has ``bulk`` metrics of the job."""
     content = _CONTENTS.get(job.case.partition("-")[0], _JSON)
     # A repeated sample has the same id and is not sent while it is in flight, so requests in flight must have different
     # samples.
     turns = range(2 * job.threads if content.has_ids else 1)
-    metrics = [[_metric(number, turn) for number in range(job.bulk)] for turn in turns]
-    bodies = [base64.b64encode(content.encode(each)).decode() for each in metrics]
+    bodies = [content.encode([_metric(number, turn) for number in range(job.bulk)]) for turn in turns]
     requests = job.messages // job.bulk
-    with tempfile.TemporaryFile() as log:
-        server = subprocess.Popen([sys.executable, "-m", *command], env=environment, stdout=log, stderr=log)
-        try:
-            _wait_until_listening(server, port)
-            load = Load(port, content.path, content.headers, bodies, job.threads, _WARM_REQUESTS)
-            _serve(load)
-            before = cpu_seconds(server.pid)
-            seconds = _serve(replace(load, requests=requests))
-            used = cpu_seconds(server.pid) - before
-        finally:
-            server.terminate()
-            server.wait(_SECONDS)
-    return Figures(
-        requests * job.bulk,
-        seconds,
-        used,
-        written=(requests + _WARM_REQUESTS) * job.bulk,
-        versions=versions(),
-    )
+    load = Load(port, content.path, content.headers, bodies, job.threads, requests)
+    serving = running([sys.executable, "-m", *command], {**os.environ, **variables})
+    with serving as server, ProcessPoolExecutor(1, get_context("spawn")) as client:
+        wait_for(server, lambda: _accepts(port), _START_SECONDS)
+        client.submit(send, replace(load, requests=_WARM_REQUESTS)).result()
+        before = cpu_seconds(server.pid)
+        seconds = client.submit(send, load).result()
+        used = cpu_seconds(server.pid) - before
+    return Figures(requests * job.bulk, seconds, used, written=(requests + _WARM_REQUESTS) * job.bulk)
+
+
+def _accepts(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port)).close()
+    except OSError:
+        return False
+    return True
 
 
 def _metric(number: int, turn: int) -> dict[str, Any]:
@@ -162,29 +155,3 @@ _CONTENTS = {
     "prometheus": _Content("/api/v1/write", {**_PROTOBUF, "Content-Encoding": "snappy"}, _write_request, has_ids=True),
     "otlp": _Content("/v1/metrics", _PROTOBUF, _otlp, has_ids=True),
 }
-
-
-def _serve(load: Load) -> float:
-    command = [sys.executable, "-m", "benchmarks.api.http_load"]
-    folder, given = Path(__file__).parent.parent.parent, json.dumps(asdict(load))
-    done = subprocess.run(command, input=given, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
-    if done.returncode:
-        raise RuntimeError(done.stderr[-2000:])
-    return float(done.stdout)
-
-
-def _wait_until_listening(server: subprocess.Popen[bytes], port: int) -> None:
-    deadline = time.monotonic() + _SECONDS
-    while True:
-        if server.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError("the server does not start")
-        try:
-            socket.create_connection(("127.0.0.1", port)).close()
-        except OSError:
-            time.sleep(0.05)
-        else:
-            return
-
-
-if __name__ == "__main__":
-    main(run)

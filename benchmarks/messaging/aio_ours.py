@@ -7,8 +7,7 @@ from __future__ import annotations
 import asyncio
 
 from benchmarks import ours
-from benchmarks.job import Figures, Job, Reading, Stopwatch, main, produced
-from benchmarks.librdkafka import versions
+from benchmarks.job import Figures, Job, Reading, Stopwatch, produced
 from benchmarks.payload import VALUES, values
 from monasca_common.kafka import KafkaConsumer, KafkaProducer, PartitionBatch, Processor
 from monasca_common.kafka.aio import AsyncProcessor, AsyncProducer
@@ -34,7 +33,7 @@ async def _produce(job: Job, sync_producer: KafkaProducer) -> Figures:
             delivered = (await producer.flush(_FLUSH_SECONDS)).delivered_count
         else:
             delivered = sum(await asyncio.gather(*(_publish(producer, job) for _ in range(job.threads))))
-    return produced(job, watch, delivered, before=1, versions=versions())
+    return produced(job, watch, delivered, before=1)
 
 
 async def _publish(producer: AsyncProducer, job: Job) -> int:
@@ -57,8 +56,4 @@ async def _process(job: Job, consumer: KafkaConsumer) -> Figures:
     running = asyncio.create_task(processor.run())
     await complete.wait()
     await processor.stop()
-    return reading.figures(sum((await running).committed.values()), versions())
-
-
-if __name__ == "__main__":
-    main(run)
+    return reading.figures(sum((await running).committed.values()))

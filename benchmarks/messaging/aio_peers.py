@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sys
 from typing import Any
 
-from benchmarks.job import Figures, Job, Reading, Stopwatch, main, produced
-from benchmarks.librdkafka import BATCH, LINGER_MS, consumer_options, producer_options, versions
+from benchmarks.job import Figures, Job, Reading, Stopwatch, produced
+from benchmarks.librdkafka import BATCH, LINGER_MS, consumer_options, producer_options
 from benchmarks.payload import VALUES, values
 
 _WINDOW = 10_000
 
 
 def run(job: Job) -> Figures:
+    if job.installed:
+        sys.path.insert(0, job.installed)
     return asyncio.run(_read(job) if "-read-" in job.case else _send(job))
 
 
@@ -28,7 +31,7 @@ async def _send(job: Job) -> Figures:
             await producer.flush()
             await asyncio.gather(*futures)
     await (producer.stop() if job.case.endswith("aiokafka") else producer.close())
-    return produced(job, watch, job.messages, before=1, versions=_versions(job))  # each future was awaited
+    return produced(job, watch, job.messages, before=1)  # each future was awaited
 
 
 async def _confluent_producer(job: Job) -> tuple[Any, Any]:
@@ -81,16 +84,4 @@ async def _read(job: Job) -> Figures:
     while not reading.add(await batch(min(BATCH, reading.left) if reading.count else 1)):
         pass
     await (consumer.stop() if is_aiokafka else consumer.close())
-    return reading.figures(reading.count, _versions(job))
-
-
-def _versions(job: Job) -> dict[str, str]:
-    if not job.case.endswith("aiokafka"):
-        return versions()
-    import aiokafka
-
-    return {"aiokafka": aiokafka.__version__}
-
-
-if __name__ == "__main__":
-    main(run)
+    return reading.figures(reading.count)

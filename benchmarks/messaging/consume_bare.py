@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from confluent_kafka import Consumer
 
-from benchmarks.job import Figures, Job, Reading, main
-from benchmarks.librdkafka import BATCH, consumer_options, versions
+from benchmarks.job import Figures, Job, Reading
+from benchmarks.librdkafka import BATCH, consumer_options
 
 
 def run(job: Job) -> Figures:
@@ -24,8 +24,4 @@ def run(job: Job) -> Figures:
             message.partition()
     read_up_to = sum(position.offset for position in consumer.position(consumer.assignment()))
     consumer.close()
-    return reading.figures(read_up_to, versions())
-
-
-if __name__ == "__main__":
-    main(run)
+    return reading.figures(read_up_to)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import time
 
 from benchmarks import ours
-from benchmarks.job import Figures, Job, Reading, main
-from benchmarks.librdkafka import BATCH, versions
+from benchmarks.job import Figures, Job, Reading
+from benchmarks.librdkafka import BATCH
 from monasca_common.kafka.message import Batch
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 
@@ -42,8 +42,4 @@ def run(job: Job) -> Figures:
                 committed_at = time.monotonic()
         commit()
         read_up_to = sum(consumer.position(partition) or 0 for partition in consumer.assignment())
-    return reading.figures(read_up_to, versions())
-
-
-if __name__ == "__main__":
-    main(run)
+    return reading.figures(read_up_to)

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from benchmarks import ours
-from benchmarks.job import Figures, Job, Reading, main
-from benchmarks.librdkafka import versions
+from benchmarks.job import Figures, Job, Reading
 from monasca_common.kafka import PartitionBatch, Processor
 
 
@@ -19,8 +18,4 @@ def run(job: Job) -> Figures:
     with ours.consumer(job) as consumer:
         processor = Processor(consumer, handle)
         report = processor.run()
-    return reading.figures(sum(report.committed.values()), versions())
-
-
-if __name__ == "__main__":
-    main(run)
+    return reading.figures(sum(report.committed.values()))

@@ -8,8 +8,8 @@ import itertools
 
 from confluent_kafka import Producer
 
-from benchmarks.job import Figures, Job, Stopwatch, main, produced
-from benchmarks.librdkafka import producer_options, versions
+from benchmarks.job import Figures, Job, Stopwatch, produced
+from benchmarks.librdkafka import producer_options
 from benchmarks.payload import VALUES
 
 
@@ -42,8 +42,4 @@ def run(job: Job) -> Figures:
     publish()
     with Stopwatch() as watch:
         delivered = sum(publish() for _ in range(job.messages // job.bulk))
-    return produced(job, watch, delivered, before=job.bulk, versions=versions())
-
-
-if __name__ == "__main__":
-    main(run)
+    return produced(job, watch, delivered, before=job.bulk)

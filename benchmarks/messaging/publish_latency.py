@@ -8,12 +8,13 @@ import contextlib
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from confluent_kafka import Producer
 
 from benchmarks import ours
-from benchmarks.job import Figures, Job, Stopwatch, main
-from benchmarks.librdkafka import producer_options, versions
+from benchmarks.job import Figures, Job, Stopwatch, produced
+from benchmarks.librdkafka import producer_options
 from benchmarks.payload import VALUES
 
 _APART_SECONDS = 0.01
@@ -33,15 +34,7 @@ def run(job: Job) -> Figures:
                 publish()
                 latencies.append(1000 * (time.perf_counter() - began))
     hundredths = statistics.quantiles(latencies, n=100)
-    return Figures(
-        job.messages,
-        watch.seconds,
-        watch.cpu_seconds,
-        written=job.messages + 1,
-        p50_ms=hundredths[49],
-        p99_ms=hundredths[98],
-        versions=versions(),
-    )
+    return replace(produced(job, watch, job.messages, before=1), p50_ms=hundredths[49], p99_ms=hundredths[98])
 
 
 def _ours(job: Job, stack: contextlib.ExitStack) -> Callable[[], None]:
@@ -60,7 +53,3 @@ def _bare(job: Job) -> Callable[[], None]:
             raise RuntimeError("a message was not acknowledged")
 
     return publish
-
-
-if __name__ == "__main__":
-    main(run)

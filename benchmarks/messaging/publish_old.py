@@ -4,33 +4,24 @@ and ``poll(0)`` per message, formats a log line per acknowledgement, calls ``flu
 
 from __future__ import annotations
 
-import importlib.metadata
 import sys
 
-from benchmarks.job import Figures, Job, Stopwatch, main
-from benchmarks.librdkafka import producer_options, versions
+from benchmarks.job import Figures, Job, Stopwatch, produced
+from benchmarks.librdkafka import producer_options
 from benchmarks.payload import VALUES
-
-sys.path.append(sys.path.pop(0))  # the package of the environment, not the package of this checkout with the same name
-from monasca_common.confluent_kafka.producer import KafkaProducer
-
-BULK = 100
 
 
 def run(job: Job) -> Figures:
+    sys.path.insert(0, job.installed)  # before this checkout, whose package has the same name
+    from monasca_common.confluent_kafka.producer import KafkaProducer  # type: ignore[import-not-found, unused-ignore]
+
     options = producer_options(job)
     producer = KafkaProducer(options.pop("bootstrap.servers"), **options)
-    bulk = list(VALUES[:BULK])
+    bulk = list(VALUES[: job.bulk])
     left = producer.publish(job.topic, bulk)
-    bulks = job.messages // BULK
     with Stopwatch() as watch:
-        for _ in range(bulks):
+        for _ in range(job.messages // job.bulk):
             left += producer.publish(job.topic, bulk)
     if left:
         raise RuntimeError(f"flush(2) returned {left} times before all messages were acknowledged")
-    found = {**versions(), "monasca-common": importlib.metadata.version("monasca-common")}
-    return Figures(bulks * BULK, watch.seconds, watch.cpu_seconds, written=(bulks + 1) * BULK, versions=found)
-
-
-if __name__ == "__main__":
-    main(run)
+    return produced(job, watch, job.messages, before=job.bulk)

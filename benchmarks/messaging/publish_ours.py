@@ -6,8 +6,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks import ours
-from benchmarks.job import Figures, Job, Stopwatch, main, produced
-from benchmarks.librdkafka import versions
+from benchmarks.job import Figures, Job, Stopwatch, produced
 from benchmarks.payload import VALUES
 
 
@@ -22,8 +21,4 @@ def run(job: Job) -> Figures:
         each = job.messages // job.bulk // job.threads
         with Stopwatch() as watch:
             delivered = sum(threads.map(publish, [each] * job.threads)) if job.threads > 1 else publish(each)
-    return produced(job, watch, delivered, before=job.bulk, versions=versions())
-
-
-if __name__ == "__main__":
-    main(run)
+    return produced(job, watch, delivered, before=job.bulk)

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from confluent_kafka import Producer
 
-from benchmarks.job import Figures, Job, Stopwatch, main, produced
-from benchmarks.librdkafka import producer_options, versions
+from benchmarks.job import Figures, Job, Stopwatch, produced
+from benchmarks.librdkafka import producer_options
 from benchmarks.payload import VALUES, values
 
 _POLL_EVERY = 1000
@@ -35,8 +35,4 @@ def run(job: Job) -> Figures:
             if not number % _POLL_EVERY:
                 poll(0)
         producer.flush()
-    return produced(job, watch, delivered - 1, before=1, versions=versions())
-
-
-if __name__ == "__main__":
-    main(run)
+    return produced(job, watch, delivered - 1, before=1)

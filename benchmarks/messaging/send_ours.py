@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 from benchmarks import ours
-from benchmarks.job import Figures, Job, Stopwatch, main, produced
-from benchmarks.librdkafka import versions
+from benchmarks.job import Figures, Job, Stopwatch, produced
 from benchmarks.payload import VALUES, values
 
 _FLUSH_SECONDS = 60.0
@@ -20,8 +19,4 @@ def run(job: Job) -> Figures:
                 send(topic, value)
             report = producer.flush(_FLUSH_SECONDS)
         report.raise_for_undelivered()
-    return produced(job, watch, report.delivered_count, before=1, versions=versions())
-
-
-if __name__ == "__main__":
-    main(run)
+    return produced(job, watch, report.delivered_count, before=1)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares jobs with plain Spark jobs: backlogs, small batches, and growing load."""
+"""Compares a job with a plain Spark job that reads the same backlog."""

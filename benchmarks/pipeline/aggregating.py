@@ -14,27 +14,24 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from benchmarks.envelopes import NAMES
 from benchmarks.formats import metrics_registry
-from benchmarks.job import Figures, Job, Stopwatch, main
-from benchmarks.librdkafka import versions
-from benchmarks.process_tree import cpu_seconds
+from benchmarks.job import Figures, Job, Stopwatch
+from benchmarks.processes import cpu_seconds
 from benchmarks.topics import AVRO
-from monasca_common.kafka import KafkaProducer
-from monasca_common.kafka.plugins import kafka_producer
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings, ProducerSettings
 from monasca_common.pipeline.aggregate.batch import Aggregation
-from monasca_common.pipeline.aggregate.periods import Closing, PeriodPublisher
+from monasca_common.pipeline.aggregate.job import open_period_publisher
 from monasca_common.pipeline.settings import AggregateSettings, SparkSettings, StreamSettings
 from monasca_common.pipeline.source.offset_store import OffsetRange, OffsetStore
 from monasca_common.pipeline.source.topic import SourceTopic
-from monasca_common.pipeline.spark.session import open_session
+from monasca_common.pipeline.spark.session import spark_session
 from monasca_common.pipeline.specification.reader import JsonRows, read
 from monasca_common.pipeline.specification.specification import Publisher, Specifications
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_NAMES = ("total_used_mb", "space_used_perc", "inode_used_perc", "read_req_sec", "write_req_sec")
 _ENVELOPE = (
     "metric struct<name:string,dimensions:map<string,string>,timestamp:double,value:double>,"
     "meta struct<tenantId:string,region:string>,creation_time double"
@@ -42,85 +39,65 @@ _ENVELOPE = (
 
 
 def run(job: Job) -> Figures:
-    if job.case.endswith("-avro"):
-        job = dataclasses.replace(job, topic=f"{job.topic}{AVRO}")
-    spark = open_session(SparkSettings(master=f"local[{job.threads}]", shuffle_partitions=job.threads), "benchmark")
     consumer = ConsumerSettings(ConnectionSettings(job.servers), (job.topic,), job.group)
-    try:
-        if job.case.endswith("-bare"):
-            return _bare(job, spark, consumer)
-        return _ours(job, spark, consumer)
-    finally:
-        spark.stop()
+    settings = SparkSettings(master=f"local[{job.threads}]", shuffle_partitions=job.threads)
+    with spark_session(settings, "benchmark") as spark:
+        return (_bare if job.case.endswith("-bare") else _ours)(job, spark, consumer)
 
 
 def _specifications() -> Specifications:
     """Return one specification per name, which groups by host and tenant."""
     pre_transforms = [
-        json.dumps({"event_type": f"disk.{name}", "metric_id_list": [name], "required_raw_fields_list": []})
-        for name in _NAMES
+        {"event_type": f"disk.{name}", "metric_id_list": [name], "required_raw_fields_list": []} for name in NAMES
     ]
-    transforms = [json.dumps(_transform(name, f"{name}_agg")) for name in _NAMES]
-    return read(JsonRows("pre_transforms", pre_transforms), JsonRows("transforms", transforms))
-
-
-def _transform(metric_id: str, name: str) -> dict[str, object]:
-    return {
-        "metric_id": metric_id,
-        "aggregation_params_map": {
-            "aggregation_pipeline": {
-                "source": "streaming",
-                "usage": "fetch_quantity",
-                "setters": ["set_aggregated_metric_name", "set_aggregated_period"],
-                "insert": ["insert_data"],
+    transforms = [
+        {
+            "metric_id": name,
+            "aggregation_params_map": {
+                "aggregation_pipeline": {
+                    "source": "streaming",
+                    "usage": "fetch_quantity",
+                    "setters": ["set_aggregated_metric_name", "set_aggregated_period"],
+                    "insert": ["insert_data"],
+                },
+                "aggregated_metric_name": f"{name}_agg",
+                "aggregation_period": "hourly",
+                "aggregation_group_by_list": ["host", "tenant_id"],
+                "usage_fetch_operation": "avg",
+                "filter_by_list": [],
+                "dimension_list": ["host"],
             },
-            "aggregated_metric_name": name,
-            "aggregation_period": "hourly",
-            "aggregation_group_by_list": ["host", "tenant_id"],
-            "usage_fetch_operation": "avg",
-            "filter_by_list": [],
-            "dimension_list": ["host"],
-        },
-    }
+        }
+        for name in NAMES
+    ]
+    return read(
+        JsonRows("pre_transforms", map(json.dumps, pre_transforms)), JsonRows("transforms", map(json.dumps, transforms))
+    )
 
 
 def _ours(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
-    wanted = _specifications()
     stream = StreamSettings(consumer, ProducerSettings(consumer.connection), job.database)
     with contextlib.ExitStack() as stack:
         if job.topic.endswith(AVRO):
             registry, _ = stack.enter_context(metrics_registry())
             stream = dataclasses.replace(stream, registry=registry)
+        settings = AggregateSettings(stream, _specifications(), f"{job.topic}.dlq", Publisher("benchmark", "t", "r"))
         source = stack.enter_context(SourceTopic(consumer))
-        producer = stack.enter_context(kafka_producer(stream.producer))
-        whole = _aggregation(spark, stream, wanted, source, producer, job.topic, job.messages)
-        warm = _aggregation(spark, stream, wanted, source, producer, job.topic, job.messages // 10)
-        warmed = warm.step().done
+        offset_store = OffsetStore(stream.connection)
+        publisher = stack.enter_context(open_period_publisher(settings, offset_store, source, None))
+
+        def aggregation(most: int) -> Aggregation:
+            limited = dataclasses.replace(stream, max_offsets_per_trigger=most)
+            return Aggregation(spark, dataclasses.replace(settings, stream=limited), source, offset_store, publisher)
+
+        whole = aggregation(job.messages)
+        warmed = aggregation(job.messages // 10).step().done
         before = cpu_seconds(os.getpid())
         with Stopwatch() as watch:
             report = whole.step()
         used = cpu_seconds(os.getpid()) - before
-        assert report.results["rejected"] == 0 and report.results["groups"] > 0
-        read_all = warmed + report.done
-    return Figures(report.done, watch.seconds, used, next_offsets=read_all, versions=versions())
-
-
-def _aggregation(
-    spark: SparkSession,
-    stream: StreamSettings,
-    wanted: Specifications,
-    source: SourceTopic,
-    producer: KafkaProducer,
-    topic: str,
-    most: int,
-) -> Aggregation:
-    stream = dataclasses.replace(stream, max_offsets_per_trigger=most)
-    settings = AggregateSettings(stream, wanted, f"{topic}.dlq", Publisher("benchmark", "t", "r"))
-    offset_store = OffsetStore(stream.connection)
-    publisher = PeriodPublisher(
-        offset_store, producer, settings.output_topic, settings.publisher, Closing(wanted, 0), "update"
-    )
-    return Aggregation(spark, settings, source, offset_store, publisher)
+    assert report.results["rejected"] == 0 and report.results["groups"] > 0
+    return Figures(report.done, watch.seconds, used, next_offsets=warmed + report.done)
 
 
 def _bare(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
@@ -134,8 +111,7 @@ def _bare(job: Job, spark: SparkSession, consumer: ConsumerSettings) -> Figures:
         _group(spark, job, rest)
     used = cpu_seconds(os.getpid()) - before
     messages = sum(each.span for each in rest)
-    read_all = sum(extent.end for extent in extents.values())
-    return Figures(messages, watch.seconds, used, next_offsets=read_all, versions=versions())
+    return Figures(messages, watch.seconds, used, next_offsets=sum(extent.end for extent in extents.values()))
 
 
 def _group(spark: SparkSession, job: Job, ranges: Sequence[OffsetRange]) -> None:
@@ -155,17 +131,8 @@ def _group(spark: SparkSession, job: Job, ranges: Sequence[OffsetRange]) -> None
         .select(envelope)
         .select("envelope.*")
         .groupBy(hour.alias("hour"), f.col("metric.name").alias("name"), host.alias("host"), tenant.alias("tenant"))
-        .agg(
-            f.sum(value).alias("sum"),
-            f.count(value).alias("count"),
-            f.min(value).alias("min"),
-            f.max(value).alias("max"),
-        )
+        .agg(f.sum(value), f.count(value), f.min(value), f.max(value))
         .write.format("noop")
         .mode("overwrite")
         .save()
     )
-
-
-if __name__ == "__main__":
-    main(run)

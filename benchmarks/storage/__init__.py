@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares storing rows (by a writer, and by the persister from a backlog) with psycopg and hand-written loops."""
+"""Compares the persister and the sink with programs that store the same backlog."""

@@ -17,10 +17,6 @@ import sqlalchemy as sa
 
 from benchmarks.job import Job
 from monasca_common.devbroker.java import find_java
-from monasca_common.jars import read_list
-
-# `connect-runtime` and `slf4j-simple` with their dependencies, and the connector's archive
-JARS = Path(__file__).parent.parent / "environments" / "debezium.txt"
 
 _BATCH = 10_000
 _COMMIT_MS = 100  # the measurement observes the committed offsets
@@ -49,7 +45,7 @@ _SCHEMA = _struct(
 
 def command(job: Job, folder: Path, key: tuple[str, ...]) -> list[str]:
     """Write the configuration to ``folder``, and return the command. ``key``: the key columns."""
-    jars = Path(job.program)
+    jars = Path(job.installed)  # of `connect-runtime` and `slf4j-simple`, and the connector's archive
     [archive] = jars.glob("*.tar.gz")
     with tarfile.open(archive) as plugin:
         plugin.extractall(folder / "plugins", filter="data")
@@ -89,11 +85,6 @@ def command(job: Job, folder: Path, key: tuple[str, ...]) -> list[str]:
     files = _properties(folder / "worker.properties", worker), _properties(folder / "sink.properties", connector)
     program = "org.apache.kafka.connect.cli.ConnectStandalone"
     return [find_java(), "-Xms256M", "-Xmx2G", "-cp", f"{jars}/*", program, *files]
-
-
-def versions() -> dict[str, str]:
-    found = {jar.artifact: jar.version for jar in read_list(JARS)}
-    return {name: found[name] for name in ("connect-runtime", "debezium-connector-jdbc")}
 
 
 def _properties(file: Path, options: dict[str, object]) -> str:

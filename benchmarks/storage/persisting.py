@@ -9,7 +9,6 @@ when all of it is stored.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import subprocess
 import sys
@@ -21,22 +20,19 @@ from pathlib import Path
 import sqlalchemy as sa
 from confluent_kafka import Consumer, TopicPartition
 
-from benchmarks.databases import server_version, session_cpu_seconds
+from benchmarks.databases import session_cpu_seconds
 from benchmarks.formats import metrics_registry
-from benchmarks.job import Figures, Job, main
-from benchmarks.librdkafka import PARTITIONS, consumer_options, versions
-from benchmarks.process_tree import cpu_seconds
+from benchmarks.job import Figures, Job
+from benchmarks.librdkafka import PARTITIONS, consumer_options
+from benchmarks.processes import Server, cpu_seconds, running, wait_for
 from benchmarks.storage import debezium_sink
 from benchmarks.topics import AVRO
 from monasca_common.storage import Claim, Kind, Rows, StorageSettings, open_storage
 
-_ROOT = Path(__file__).parent.parent.parent
-_GO_SOURCE = Path(__file__).parent / "persister_go"
+_PROGRAM = (sys.executable, "-m", "monasca_common.cli.main")
 _WARM_SHARE = 0.2
-_LOOK_SECONDS = 0.01
 _MOST_SECONDS = 300.0
 _COMMITTED_SECONDS = 10.0
-_STOP_SECONDS = 30.0
 
 _CONFIGURATION = """\
 [kafka]
@@ -45,6 +41,8 @@ bootstrap_servers = {job.servers}
 driver = postgresql
 [database]
 connection = {job.database}
+"""
+_PERSISTER = """\
 [kafka_metrics]
 topic = {job.topic}
 group_id = {job.group}
@@ -53,12 +51,6 @@ num_processors = {job.threads}
 enabled = false
 """
 _SINK = """\
-[kafka]
-bootstrap_servers = {job.servers}
-[storage]
-driver = postgresql
-[database]
-connection = {job.database}
 [sink]
 mapping_file = {mapping}
 group_id = {job.group}
@@ -82,72 +74,52 @@ _KEY = ("metric_dimensions_hostname", "metric_dimensions_device", "metric_name",
 def run(job: Job) -> Figures:
     with contextlib.ExitStack() as stack:
         registry = ""
-        if job.case.endswith("-avro"):
+        if job.topic.endswith(AVRO):
             settings, _ = stack.enter_context(metrics_registry())
-            job = dataclasses.replace(job, topic=f"{job.topic}{AVRO}")
             registry = f"[schema_registry]\nurl = {settings.url}\n"
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        server = stack.enter_context(_running(_command(job, folder, registry), folder / "log"))
-        watch = _committed_offsets if job.program else _stored_offsets
-        stored = stack.enter_context(watch(job))
-        warm = _wait_for(server, stored, int(job.messages * _WARM_SHARE))
-        began, before = time.perf_counter(), _cpu_seconds(server, job.database)
-        end = _wait_for(server, stored, job.messages)
+        server = stack.enter_context(running(_command(job, folder, registry)))
+        stored = stack.enter_context(_committed_offsets(job) if job.installed else _stored_offsets(job))
+        wait_for(server, lambda: stored() >= job.messages * _WARM_SHARE, _MOST_SECONDS)
+        warm, began, before = stored(), time.perf_counter(), _cpu_seconds(server, job.database)
+        wait_for(server, lambda: stored() >= job.messages, _MOST_SECONDS)
         seconds = time.perf_counter() - began
         used = _cpu_seconds(server, job.database) - before
-    clients = debezium_sink.versions if job.case.endswith("-debezium") else _go_versions if job.program else versions
-    found = {**clients(), **server_version(job.database)}
     rows = None if job.case.startswith("sink") else job.messages
-    return Figures(end - warm, seconds, used, rows=rows, versions=found)
+    return Figures(job.messages - warm, seconds, used, rows=rows)
 
 
 def _command(job: Job, folder: Path, registry: str) -> list[str]:
-    if job.program and not job.case.startswith("sink"):
+    if job.case.startswith("sink"):
+        return _sink_command(job, folder)
+    if job.case.startswith("persist-go"):
         _create_partitions_and_offsets(job)
-        url = job.database.replace("+psycopg", "")
         options = ["-conflict"] if job.case.endswith("-conflict") else []
-        return [job.program, *options, job.servers, job.topic, job.group, url]
+        return [job.installed, *options, job.servers, job.topic, job.group, job.database.replace("+psycopg", "")]
     if job.case.endswith("-bare"):
         _create_partitions_and_offsets(job)
         given = {"options": consumer_options(job), "topic": job.topic, "url": job.database}
         return [sys.executable, "-m", "benchmarks.storage.bare_persister", json.dumps(given)]
-    program = [sys.executable, "-m", "monasca_common.cli.main"]
     configuration = folder / "persister.conf"
-    if job.case.startswith("sink"):
-        mapping = folder / "mapping.toml"
-        mode, key = ("insert", "") if job.case == "sink" else ("upsert", f"key = {list(_KEY)}")
-        mapping.write_text(_MAPPING.format(job=job, mode=mode, key=key))
-        configuration.write_text(_SINK.format(job=job, mapping=mapping))
-        options = ["--config-file", str(configuration)]
-        subprocess.run([*program, "sink", "plan", "--execute", *options], cwd=_ROOT, check=True, capture_output=True)
-        if job.program:
-            return debezium_sink.command(job, folder, _KEY)
-        return [*program, "sink", "run", *options]
-    configuration.write_text(_CONFIGURATION.format(job=job) + registry)
-    return [*program, "persister", "--config-file", str(configuration)]
+    configuration.write_text((_CONFIGURATION + _PERSISTER).format(job=job) + registry)
+    return [*_PROGRAM, "persister", "--config-file", str(configuration)]
+
+
+def _sink_command(job: Job, folder: Path) -> list[str]:
+    """Create the table of the sink, and return the command of the sink or of Kafka Connect."""
+    mapping, configuration = folder / "mapping.toml", folder / "sink.conf"
+    mode, key = ("insert", "") if job.case == "sink" else ("upsert", f"key = {list(_KEY)}")
+    mapping.write_text(_MAPPING.format(job=job, mode=mode, key=key))
+    configuration.write_text((_CONFIGURATION + _SINK).format(job=job, mapping=mapping))
+    options = ["--config-file", str(configuration)]
+    subprocess.run([*_PROGRAM, "sink", "plan", "--execute", *options], check=True, capture_output=True)
+    return debezium_sink.command(job, folder, _KEY) if job.installed else [*_PROGRAM, "sink", "run", *options]
 
 
 def _create_partitions_and_offsets(job: Job) -> None:
     with open_storage(StorageSettings("postgresql", job.database)).open_writer() as writer:
         for partition in range(PARTITIONS):
             writer.write(Claim(job.group, job.topic, partition, None, 0, 0), Rows(Kind.METRICS, (), ()))
-
-
-@contextlib.contextmanager
-def _running(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with log.open("wb") as output:
-        server = subprocess.Popen(command, cwd=_ROOT, stdout=output, stderr=output)
-    try:
-        yield server
-    except RuntimeError as error:
-        raise RuntimeError(f"{error}: {log.read_text(errors='replace')[-2000:]}") from None
-    finally:
-        server.terminate()
-        try:
-            server.wait(_STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            raise
 
 
 @contextlib.contextmanager
@@ -167,24 +139,5 @@ def _committed_offsets(job: Job) -> Iterator[Callable[[], int]]:
         reader.close()
 
 
-def _wait_for(server: subprocess.Popen[bytes], stored: Callable[[], int], messages: int) -> int:
-    """Wait until ``messages`` are stored, and return the stored number."""
-    deadline = time.monotonic() + _MOST_SECONDS
-    while (count := stored()) < messages:
-        if server.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"{count} of {messages} were stored")
-        time.sleep(_LOOK_SECONDS)
-    return count
-
-
-def _go_versions() -> dict[str, str]:
-    lines = [line.split() for line in (_GO_SOURCE / "go.mod").read_text().splitlines()]
-    return {line[0].split("/")[2]: line[1] for line in lines if len(line) == 2 and "/" in line[0]}
-
-
-def _cpu_seconds(server: subprocess.Popen[bytes], url: str) -> float:
+def _cpu_seconds(server: Server, url: str) -> float:
     return cpu_seconds(server.pid) + session_cpu_seconds(url)
-
-
-if __name__ == "__main__":
-    main(run)
