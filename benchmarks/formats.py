@@ -90,10 +90,10 @@ def _print_rows(texts: Sequence[bytes]) -> None:
         decode_both = lambda values: decode(reader.as_json(values)[0])  # noqa: E731
         assert decode(texts) == decode_both(framed)
         rounds = [
-            (_at_once(decode, texts), _at_once(decode_both, framed), _at_once(writer.values, texts))
+            (_seconds(decode, [texts]), _seconds(decode_both, [framed]), _seconds(writer.values, [texts]))
             for _ in range(_ROUNDS)
         ]
-    from_json, from_avro, to_avro = (statistics.median(each) * 1e6 for each in zip(*rounds, strict=True))
+    from_json, from_avro, to_avro = (statistics.median(each) * 1e6 / _VALUES for each in zip(*rounds, strict=True))
     ratio = sum(map(len, framed)) / sum(map(len, texts))
     print(f"rows of envelopes: JSON {from_json:.2f} us, Avro {from_avro:.2f} us; envelope to Avro {to_avro:.2f} us")
     print(f"bytes of an envelope in Avro: {ratio:.2f} of those in JSON")
@@ -144,13 +144,6 @@ def _seconds(function: Callable[[Any], Any], items: Sequence[Any]) -> float:
     start = time.perf_counter()
     for item in items:
         function(item)
-    return (time.perf_counter() - start) / len(items)
-
-
-def _at_once(function: Callable[[Sequence[bytes]], Any], items: Sequence[bytes]) -> float:
-    """Return the time for each item of one call."""
-    start = time.perf_counter()
-    function(items)
     return (time.perf_counter() - start) / len(items)
 
 

@@ -7,10 +7,9 @@ import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from confluent_kafka import Consumer, TopicPartition
-
 from benchmarks.librdkafka import PARTITIONS
 from monasca_common.devbroker import KafkaCluster
+from monasca_common.kafka.message import TopicPartition
 
 AVRO = ".avro"
 """The end of the name of the topic with the same envelopes in Avro."""
@@ -36,12 +35,5 @@ class Topics:
 
     def records(self, topic: str) -> int:
         """Return the number of records in the log. Producers use no transactions, so every offset is a record."""
-        reader = Consumer({**self._cluster.direct_options(), "group.id": "benchmark-counter"})
-        try:
-            marks = [
-                reader.get_watermark_offsets(TopicPartition(topic, partition), timeout=_SECONDS)
-                for partition in range(PARTITIONS)
-            ]
-        finally:
-            reader.close()
-        return sum(high - low for low, high in marks)
+        partitions = [TopicPartition(topic, partition) for partition in range(PARTITIONS)]
+        return sum(self._cluster.admin.end_offsets(partitions, _SECONDS).values())
