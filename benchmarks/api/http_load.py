@@ -12,6 +12,7 @@ import itertools
 import selectors
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 _PATIENCE_SECONDS = 60.0
@@ -19,7 +20,8 @@ _PATIENCE_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Requests that use ``bodies`` in turn. ``headers``: of the content."""
+    """Requests that use ``bodies`` in turn. ``headers``: of the content. If there is a body for each connection, no
+    body is in flight on two connections."""
 
     port: int
     path: str
@@ -34,19 +36,20 @@ def send(load: Load) -> float:
     204 or 200."""
     headers = "".join(f"{name}: {value}\r\n" for name, value in load.headers.items())
     head = f"POST {load.path} HTTP/1.1\r\nHost: benchmark\r\n{headers}Content-Length: "
-    requests = itertools.cycle([f"{head}{len(body)}\r\n\r\n".encode() + body for body in load.bodies])
+    requests = [f"{head}{len(body)}\r\n\r\n".encode() + body for body in load.bodies]
     waiting, clock = selectors.EpollSelector(), time.perf_counter
 
-    def connected() -> socket.socket:
+    def connected(turns: Iterator[bytes]) -> socket.socket:
         client = socket.create_connection(("127.0.0.1", load.port))
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        waiting.register(client, selectors.EVENT_READ)
+        waiting.register(client, selectors.EVENT_READ, turns)
         return client
 
     answered = 0
     began = clock()
-    for _ in range(load.connections):
-        connected().sendall(next(requests))
+    for number in range(load.connections):
+        turns = itertools.cycle(requests[number % len(requests) :: load.connections])
+        connected(turns).sendall(next(turns))
     left = load.requests - load.connections
     while answered < load.requests:
         events = waiting.select(_PATIENCE_SECONDS)
@@ -62,10 +65,10 @@ def send(load: Load) -> float:
             if b"\r\nConnection: close\r\n" in answer:
                 waiting.unregister(client)
                 client.close()
-                client = connected()
+                client = connected(key.data)
             if left > 0:
                 left -= 1
-                client.sendall(next(requests))
+                client.sendall(next(key.data))
     seconds = clock() - began
     for key in list(waiting.get_map().values()):
         key.fileobj.close()

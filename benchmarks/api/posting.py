@@ -78,8 +78,7 @@ def run(job: Job) -> Figures:
 def _measure(job: Job, port: int, command: Sequence[str], **variables: str) -> Figures:
     """``command``: a module and its arguments that serve on ``port``. Each request has ``bulk`` metrics of the job."""
     content = _CONTENTS.get(job.case.partition("-")[0], _JSON)
-    # A repeated sample has the same id and is not sent while it is in flight, so requests in flight must have different
-    # samples.
+    # A repeated sample has the same id and is not sent while it is in flight, so each connection has its own samples.
     turns = range(2 * job.threads if content.has_ids else 1)
     bodies = [content.encode([_metric(number, turn) for number in range(job.bulk)]) for turn in turns]
     requests = job.messages // job.bulk
