@@ -82,8 +82,7 @@ class Alarms:
         self, tenant: str, alarm_id: str, changed: Callable[[StoredAlarm], StoredAlarm], now_ms: int
     ) -> tuple[StoredAlarm, bool]:
         """Change an alarm with ``changed``. Return the new alarm, and whether its state changed and a transition was
-        written. Raises `UnknownId`, `BrokenRules`.
-        """
+        written. Raises `UnknownId`, `BrokenRules`."""
 
         def work(connection: sa.Connection) -> tuple[StoredAlarm, bool]:
             own = of_tenant(_ALARM, tenant, alarm_id)

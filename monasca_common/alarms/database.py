@@ -56,10 +56,6 @@ class AlarmsDatabase:
         because building one takes longer than executing it."""
         return self._reads.run(lambda connection, _deadline: connection.execute(statement, values).all())
 
-    def one(self, statement: Select, kind: str, row_id: str) -> Row:
-        """See `only_row`."""
-        return only_row(self.rows(statement), kind, row_id)
-
     def read(self, work: Callable[[sa.Connection], T]) -> T:
         """Return the result of ``work``, which reads from one snapshot."""
 
@@ -126,8 +122,7 @@ def ordered(
     part: Slice,
 ) -> Select:
     """Return a statement for the slice of rows in this order. ``last``: the id column, which orders rows that are
-    otherwise equal. NULL sorts before all values on every database.
-    """
+    otherwise equal. NULL sorts before all values on every database."""
     orders: list[sa.ColumnElement[Any]] = []
     for sort in sorts:
         column = columns[sort.field]

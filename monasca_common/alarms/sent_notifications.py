@@ -11,7 +11,7 @@ import msgspec
 import sqlalchemy as sa
 
 from monasca_common.alarms.address_keys import PLAIN, AddressKeys, AddressUnreadable
-from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Slice
+from monasca_common.alarms.database import AlarmsDatabase, Condition, Row, Slice, only_row
 from monasca_common.alarms.notification_methods import NotificationMethod
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.storage.sql import tables
@@ -100,12 +100,12 @@ class SentNotifications:
     def get(self, tenant: str | None, notification_id: str) -> SentNotification:
         """``tenant``: see `WhichNotifications`. Raises `UnknownId`."""
         statement = _SELECT.where(*_conditions(WhichNotifications(tenant)), _NOTIFICATION.c.id == notification_id)
-        return self._notification(self._database.one(statement, _WHAT, notification_id))
+        return self._notification(only_row(self._database.rows(statement), _WHAT, notification_id))
 
     def changes(self, notification_id: str) -> list[AlarmChange]:
         """Return the changes of a notification. A grouped notification has several. Raises `UnknownId`."""
         statement = sa.select(_NOTIFICATION.c.change).where(_NOTIFICATION.c.id == notification_id)
-        return changes_of(self._database.one(statement, _WHAT, notification_id).change)
+        return changes_of(only_row(self._database.rows(statement), _WHAT, notification_id).change)
 
     def _notification(self, row: Row) -> SentNotification:
         fields = row._asdict()

@@ -53,8 +53,7 @@ def list_opts() -> Sequence[tuple[str, Sequence[cfg.Opt]]]:
 def database_settings(conf: cfg.ConfigOpts) -> StorageSettings:
     """Return the settings of the alarms database, with the limits of ``[storage]``.
 
-    Raises `NoAlarmsDatabase`, and `ConfigurationError` for an option that cannot be read.
-    """
+    Raises `NoAlarmsDatabase`, and `ConfigurationError` for an option that cannot be read."""
     connection = own_connection(conf)
     if connection is not None:
         return GroupReader(conf, STORAGE).settings(

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 
 import sqlalchemy as sa
 
-from monasca_common.alarms.database import AlarmsDatabase, Slice, delete_one, new_id, of_tenant
+from monasca_common.alarms.database import AlarmsDatabase, Slice, delete_one, new_id, of_tenant, only_row
 from monasca_common.alarms.errors import refuse
 from monasca_common.models.errors import escaped_key, joined
 from monasca_common.models.limits import MOST_DIMENSIONS, STORED, TENANT, TextRule, too_many_dimensions
@@ -99,8 +99,8 @@ class Silences:
 
     def get(self, tenant: str, silence_id: str) -> Silence:
         """Raises `UnknownId`."""
-        row = self._database.one(_SELECT.where(*of_tenant(_SILENCE, tenant, silence_id)), _WHAT, silence_id)
-        return Silence(**row._asdict())
+        rows = self._database.rows(_SELECT.where(*of_tenant(_SILENCE, tenant, silence_id)))
+        return Silence(**only_row(rows, _WHAT, silence_id)._asdict())
 
     def create(self, silence: Silence, now_ms: int) -> Silence:
         """Raises `BrokenRules`."""
@@ -110,9 +110,8 @@ class Silences:
         def work(connection: sa.Connection) -> Silence:
             unended = (_SILENCE.c.tenant == created.tenant, _SILENCE.c.until_ms > now_ms)
             if connection.execute(sa.select(sa.func.count()).where(*unended)).scalar_one() >= MOST_OF_A_TENANT:
-                refuse(
-                    [("", f"the tenant has {MOST_OF_A_TENANT} silences that have not ended: delete a silence first")]
-                )
+                fault = f"the tenant has {MOST_OF_A_TENANT} silences that have not ended: delete a silence first"
+                refuse([("", fault)])
             connection.execute(_SILENCE.insert().values(asdict(created) | {"dimensions": dict(created.dimensions)}))
             return created
 
