@@ -7,11 +7,12 @@ more than a hundred JVMs. Existing archives for the same Java and the same jars 
 
 import argparse
 import hashlib
+import json
 import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +50,9 @@ def archive(folder: Path, variable: str, jars: Path, run: Callable[[], None]) ->
 def fingerprint(jars: Path) -> str:
     """Return a digest of the versions on which an archive depends."""
     version = subprocess.run([find_java(), "-version"], capture_output=True, check=True).stderr
-    return hashlib.sha256(version + "\n".join(described(jars)).encode()).hexdigest()[:16]
-
-
-def described(jars: Path) -> Iterator[str]:
-    for jar in sorted(jars.glob("*.jar")):
-        found = jar.stat()
-        yield f"{jar} {found.st_size} {found.st_mtime_ns}"
+    found = [(str(jar), jar.stat()) for jar in sorted(jars.glob("*.jar"))]
+    files = [(name, status.st_size, status.st_mtime_ns) for name, status in found]
+    return hashlib.sha256(version + json.dumps(files).encode()).hexdigest()[:16]
 
 
 def run_kafka() -> None:

@@ -100,16 +100,12 @@ def _fill_catalog(keystone: KeystoneServer, api_port: int, search_port: int) -> 
 
 
 def service_configuration(
-    servers: str,
-    driver: str,
-    database: str,
-    keystone: str,
-    listening: Sequence[int],
-    delay_seconds: int,
+    servers: str, driver: str, database: str, keystone: str, listening: Sequence[int], delay_seconds: int
 ) -> str:
     """Return the configuration file of all services. ``listening``: the ports of the API, the persister and the
     evaluator."""
     api_port, persister_port, evaluator_port = listening
+    quick: dict[str, object] = {"max_wait_time_seconds": 0.05}
     return _ini(
         {
             "api": {"port": api_port, "region": REGION, "access_log": "off"},
@@ -130,21 +126,12 @@ def service_configuration(
             "database": {"connection": database},
             "storage": {"driver": driver, "future_tolerance_seconds": _AHEAD_SECONDS},
             "persister": {"status_port": persister_port},
-            "kafka_metrics": {"topic": "metrics", "group_id": "metrics", "max_wait_time_seconds": 0.05},
+            "kafka_metrics": quick | {"topic": "metrics", "group_id": "metrics"},
             "kafka_alarm_history": {"topic": "alarm-state-transitions", "group_id": "alarms"},
             "spark": {"master": "local[1]", "shuffle_partitions": 1, "options": _SPARK_OPTIONS},
-            "pipeline_evaluate": {
-                "status_port": evaluator_port,
-                "trigger_seconds": 1,
-                "delay_seconds": delay_seconds,
-            },
-            "kafka_logs": {"enabled": True, "topic": "log", "group_id": "logs", "max_wait_time_seconds": 0.05},
-            "kafka_events": {
-                "enabled": True,
-                "topic": "monevents",
-                "group_id": "events",
-                "max_wait_time_seconds": 0.05,
-            },
+            "pipeline_evaluate": {"status_port": evaluator_port, "trigger_seconds": 1, "delay_seconds": delay_seconds},
+            "kafka_logs": quick | {"enabled": True, "topic": "log", "group_id": "logs"},
+            "kafka_events": quick | {"enabled": True, "topic": "monevents", "group_id": "events"},
         }
     )
 
