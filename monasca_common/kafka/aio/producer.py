@@ -25,23 +25,23 @@ from monasca_common.kafka.transport.reservation import Reservation
 
 
 class LoopWaiter(Waiter):
-    """Completes an event loop's ``future`` with true once ``is_over()``."""
+    """Completes a ``future`` of the running event loop with true once ``is_over()``."""
 
-    __slots__ = ("_future",)
+    __slots__ = ("future",)
 
-    def __init__(self, is_over: Callable[[], bool], future: asyncio.Future[bool]) -> None:
+    def __init__(self, is_over: Callable[[], bool]) -> None:
         super().__init__(is_over)
-        self._future = future
+        self.future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def set(self) -> None:
         self.is_over = bool  # always false, so that the table calls `set` only once
         with contextlib.suppress(RuntimeError):  # the loop is closed, so no task waits
-            self._future.get_loop().call_soon_threadsafe(self.end, True)
+            self.future.get_loop().call_soon_threadsafe(self.end, True)
 
     def end(self, is_over: bool, /) -> None:
         """Complete the future, on the event loop."""
-        if not self._future.done():
-            self._future.set_result(is_over)
+        if not self.future.done():
+            self.future.set_result(is_over)
 
 
 class SentBulk:
@@ -188,21 +188,17 @@ class AsyncProducer:
 
     async def _wait(self, is_over: Callable[[], bool], deadline: float) -> bool:
         """Wait until ``is_over()`` is true, like `Serving.wait`. Return whether it was true by the deadline."""
-        loop = asyncio.get_running_loop()
-        future = loop.create_future()
-        waiter = LoopWaiter(is_over, future)
+        waiter = LoopWaiter(is_over)
+        remaining = deadline - self._table.clock.monotonic()
+        timer = asyncio.get_running_loop().call_later(remaining, waiter.end, False)
         try:
             self._table.waiters[waiter] = None
             with self._table.lock:
                 waiter.over = is_over()
-            remaining = deadline - self._table.clock.monotonic()
-            if waiter.over or remaining <= 0:
-                return waiter.over
-            self._serving.wake()
-            timer = loop.call_later(remaining, waiter.end, False)
-            try:
-                return bool(await future)
-            finally:
-                timer.cancel()
+            if not waiter.over and remaining > 0:
+                self._serving.wake()
+                waiter.over = await waiter.future
+            return waiter.over
         finally:
+            timer.cancel()
             self._table.waiters.pop(waiter, None)
