@@ -21,7 +21,7 @@ from monasca_common.kafka.outgoing import as_list
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.producer.report import DeliveryReport
 from monasca_common.kafka.producer.table import Bulk, Waiter, all_over
-from monasca_common.kafka.transport.reservation import Reservation
+from monasca_common.kafka.producer.topic_limits import TopicLimit
 
 
 class LoopWaiter(Waiter):
@@ -77,7 +77,7 @@ class AsyncProducer:
         self._table = producer._table
         self._serving = producer._serving
         self._closing = ThreadPoolExecutor(1, "kafka-producer-close")
-        self._last_sent: dict[str, tuple[Reservation, SentBulk]] = {}
+        self._last_sent: dict[str, SentBulk] = {}
 
     async def publish(
         self,
@@ -120,13 +120,14 @@ class AsyncProducer:
         if there is not enough room. `flush` reports the message; await the result to know its outcome earlier."""
         limit = self.producer._limits.ready.get(topic)
         if limit is not None and type(record) is bytes and (key is None or type(key) is bytes):
-            # the serving thread must not close the reservation before `_sent` has found its bulk
-            with self._table.lock:
-                for _ in range(2):
-                    if limit.transport.send(topic, record, key, limit.sends) is not None:
-                        return self._sent(topic, limit.sends)
-                    if not self.producer._open_sends(topic, limit, len(record) + len(key or b"")):
-                        break
+            sent, sends = self._last_sent.get(topic), limit.sends
+            is_open = sent is not None and sent._bulk.reservation is sends
+            if not is_open or limit.transport.send(topic, record, key, sends) is None:
+                sent = self._send_first(topic, record, key, limit)
+            if sent is not None:
+                if self._serving.idle:
+                    self._serving.wake()
+                return sent
         self.producer._check("send")
         bulk = self.producer._bulk(topic, [record], key, plain=False)
         bulk.attempts[0].for_flush = True
@@ -162,15 +163,17 @@ class AsyncProducer:
     async def __aexit__(self, *exception: object) -> None:
         await call_on(self._closing, self.producer._close_and_log, None)
 
-    def _sent(self, topic: str, reservation: Reservation) -> SentBulk:
-        """Return the bulk that uses this open reservation. The caller holds the lock."""
-        if self._serving.idle:
-            self._serving.wake()
-        last = self._last_sent.get(topic)
-        if last is None or last[0] is not reservation:
-            bulk = next(bulk for bulk in self._table._open if bulk.reservation is reservation)
-            last = self._last_sent[topic] = reservation, SentBulk(self, bulk)
-        return last[1]
+    def _send_first(self, topic: str, value: bytes, key: bytes | None, limit: TopicLimit) -> SentBulk | None:
+        """Send the first message of another bulk; return ``None`` if there is too little room."""
+        with self._table.lock:  # the serving thread must not close the reservation before its bulk is found
+            given_id = limit.transport.send(topic, value, key, limit.sends)
+            if given_id is None and self.producer._open_sends(topic, limit, len(value) + len(key or b"")):
+                given_id = limit.transport.send(topic, value, key, limit.sends)
+            if given_id is None:
+                return None
+            bulk = next(bulk for bulk in self._table._open if bulk.reservation is limit.sends)
+            sent = self._last_sent[topic] = SentBulk(self, bulk)
+            return sent
 
     async def _deliver(self, bulk: Bulk, deadline: float) -> DeliveryError | None:
         """Hand over a bulk once there is room for it. At the deadline, settle it instead and return the error."""

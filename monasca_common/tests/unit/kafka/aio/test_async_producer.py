@@ -16,6 +16,8 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.message import Record
 from monasca_common.tests.unit.kafka.aio.aio_case import AioCase
 
+_STALL_SECONDS = 10.0  # the wait of a send that does not return
+
 
 async def cancelled(task):
     task.cancel()
@@ -182,6 +184,37 @@ class SendTest(AioCase):
             self.assertLess(len(set(map(id, sent))), 50)
             self.assertEqual((50, True), ((report := await producer.flush()).delivered_count, report.ok))
         self.assertEqual(51, len(self.values("in")))
+
+    async def test_a_send_does_not_wait_for_the_thread_that_settles_messages(self):
+        async with self.producer() as producer:
+            await producer.publish("in", [b"first"])
+            self.broker.disconnect()
+            first = await producer.send("in", b"1")
+            locked, release = threading.Event(), threading.Event()
+
+            def settle():
+                with producer.producer._table.lock:
+                    locked.set()
+                    return release.wait(_STALL_SECONDS)
+
+            settling = asyncio.get_running_loop().run_in_executor(None, settle)
+            locked.wait()
+            self.assertIs(first, await producer.send("in", b"2"))
+            release.set()
+            self.assertTrue(await settling, "the send waited for the lock")
+            self.broker.reconnect()
+            self.assertEqual(2, (await first).delivered_count)
+
+    async def test_a_send_returns_the_bulk_that_another_thread_has_opened(self):
+        async with self.producer() as producer:
+            await producer.publish("in", [b"first"])
+            self.broker.disconnect()
+            first = await producer.send("in", b"1")
+            producer.producer._table.close_sends()
+            producer.producer.send("in", b"2")
+            shared = await producer.send("in", b"3")
+            self.broker.reconnect()
+            self.assertEqual((1, 2), ((await first).delivered_count, (await shared).delivered_count))
 
     async def test_cancelling_a_task_that_awaits_the_report_does_not_cancel_other_tasks(self):
         async with self.producer() as producer:
