@@ -104,7 +104,7 @@ def rows_of_kind(
     ids = [row_keys.message_key(each, *partition, offset) for each, offset in zip(headers, offsets, strict=True)]
     if indexes:
         ids = list(map(row_keys.row_id, ids, indexes))
-    return Rows(kind, values, offsets, ids, row_keys.by_id(headers, untimed), indexes)
+    return Rows(kind, values, offsets, ids, row_keys.by_id(headers, untimed, several=bool(indexes)), indexes)
 
 
 def store_rows(writer: Writer, claim: Claim, rows: Rows) -> Written:

@@ -27,9 +27,10 @@ def row_id(message_key: bytes, index: int) -> bytes:
     return b"%b/%d" % (message_key, index)
 
 
-def by_id(headers: Sequence[Headers], untimed: Collection[int]) -> Sequence[bool]:
-    """Return `Rows.by_id` for rows whose messages have these headers. ``untimed``: see `Decoded.untimed`."""
-    own = {place for place in untimed if _has_own_id(headers[place])}
+def by_id(headers: Sequence[Headers], untimed: Collection[int], *, several: bool = False) -> Sequence[bool]:
+    """Return `Rows.by_id` for rows whose messages have these headers. ``untimed``: see `Decoded.untimed`. ``several``:
+    whether messages may have several rows. Some of these are stored before a replay, which has a different time."""
+    own = {place for place in untimed if several or _has_own_id(headers[place])}
     return [place in own for place in range(len(headers))] if own else ()
 
 

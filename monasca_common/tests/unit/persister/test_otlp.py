@@ -6,14 +6,15 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from oslotest import base
 
-from monasca_common.kafka.message import TopicPartition
+from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.persister.decoder import decoder
 from monasca_common.persister.settings import GroupSettings, persister_settings
 from monasca_common.runtime.otlp_settings import ENVELOPES, OTLP, OTLP_BATCH_SIZE, OtlpTopicSettings
-from monasca_common.storage.base import Kind
+from monasca_common.storage.base import Claim, Kind
 from monasca_common.storage.batch_handler import Faults
 from monasca_common.tests.unit.kafka.config_case import ConfigurationTestCase
 from monasca_common.tests.unit.models import test_otlp as requests
+from monasca_common.tests.unit.storage.sqlite_case import SqliteTestCase
 
 NOW_MS = requests.NOW_MS
 FIRST_OFFSET = 7
@@ -98,6 +99,25 @@ class DecoderTest(base.BaseTestCase):
         self.assertIn("element 1: log 1.message has a NUL character", faults.reasons[7][0])
         again, _ = decoded(Kind.LOGS, Part(message))
         self.assertEqual(rows.message_ids, again.message_ids)
+
+
+class ReplayTest(SqliteTestCase):
+    def test_a_replay_stores_no_log_without_a_time_twice(self):
+        message = ExportLogsServiceRequest()
+        records = message.resource_logs.add().scope_logs.add().log_records
+        records.add(body=AnyValue(string_value="good"))
+        records.add(body=AnyValue(string_value="\0"))
+        part = Part(message)
+        rows, faults = decoded(Kind.LOGS, part)
+        writer = self.database.writer()
+        claim = Claim("g", *part.topic_partition, None, FIRST_OFFSET, FIRST_OFFSET + 1)
+        writer.begin("g", {part.topic_partition: FIRST_OFFSET}, {})
+        writer.write(claim, rows.without(faults))
+        replayed = Part(message, headers=((MESSAGE_ID_HEADER, b"otlp/0/%d" % FIRST_OFFSET),))
+        replayed.offsets, replayed.timestamps = [FIRST_OFFSET + 1], [NOW_MS + 60_000]
+        rows, faults = decoded(Kind.LOGS, replayed)
+        writer.write(Claim("g", *part.topic_partition, None, FIRST_OFFSET + 1, FIRST_OFFSET + 2), rows.without(faults))
+        self.assertEqual([NOW_MS], [row.time_ms for _, row in self.database.rows(Kind.LOGS)])
 
 
 def _facts(row):
