@@ -10,6 +10,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
     ExportMetricsServiceResponse,
 )
+from opentelemetry.proto.logs.v1.logs_pb2 import LogRecord
 
 from monasca_common.api import resources
 from monasca_common.api.resources import otlp
@@ -138,6 +139,18 @@ class TestLogs(ApiCase):
         self.assertEqual(
             (NOW_MS, {"service.name": "nova"}), (envelope["log"]["timestamp"], envelope["log"]["dimensions"])
         )
+
+    def test_many_logs_with_the_same_traceback_are_accepted_in_gzip(self):
+        traceback = "".join(f'  File "/opt/nova/{line * line}.py", line {line}, in call\n' for line in range(100))
+        message = requests.log_request()
+        message.resource_logs[0].scope_logs[0].log_records.extend(
+            LogRecord(time_unix_nano=requests.NOW_NS + number * 1_234_567, body={"string_value": traceback})
+            for number in range(1000)
+        )
+        whole = message.SerializeToString()
+        body = gzip.compress(whole)
+        self.assertGreater(len(whole), 100 * len(body))
+        self.assertEqual(200, self.post(LOGS, body, {**PROTOBUF, "Content-Encoding": "gzip"}).status_code)
 
     def test_json_has_a_json_response(self):
         answer = self.post(LOGS, IN_JSON)
