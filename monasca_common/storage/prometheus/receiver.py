@@ -166,5 +166,5 @@ class Receiver:
         error = kind(f"{self._where.shown} responds with {answer.status} to {request}")
         wait = answer.headers.get("Retry-After", "")
         if wait.isascii() and wait.isdigit():
-            error.after_seconds = min(float(wait), _MAX_WAIT_SECONDS)
+            error.after_seconds = min(float(wait), _MAX_WAIT_SECONDS) or None  # 0 must not cause a loop without pauses
         return error

@@ -270,7 +270,7 @@ class PrometheusTest(base.BaseTestCase):
 
     def test_retry_after_is_honoured_within_a_minute(self):
         writer = self.writer()
-        for given, waited in (("7", 7.0), ("86400", 60.0), ("soon", None), ("²", None)):
+        for given, waited in (("7", 7.0), ("86400", 60.0), ("0", None), ("soon", None), ("²", None)):
             self.receiver.answer = lambda samples, given=given: (
                 429,
                 "",
