@@ -65,7 +65,9 @@ def list_rules() -> list[policy.RuleDefault]:
 
 def scoped_tenant(environ: Mapping[str, Any]) -> str | None:
     """Return the tenant that a proxy has set for a request to an intake path (``trust_scope_header``), or ``None``."""
-    return environ.get("HTTP_X_SCOPE_ORGID") if environ.get("PATH_INFO", "").rstrip("/") in INTAKE_PATHS else None
+    tenant = environ.get("HTTP_X_SCOPE_ORGID") if environ.get("PATH_INFO", "").rstrip("/") in INTAKE_PATHS else None
+    # Servers decode headers as Latin-1. Bytes that are not UTF-8 become surrogates, which a tenant must not have.
+    return None if tenant is None else tenant.encode("latin-1").decode(errors="surrogateescape")
 
 
 class NoAuthentication:

@@ -7,6 +7,7 @@ import logging
 import os
 import pathlib
 import re
+import urllib.parse
 
 import falcon
 import fixtures
@@ -133,6 +134,15 @@ class TestScope(RulesCase):
         self.assertIn("correct tenant_id, or the header that names it", answer.json["error"]["message"])
         self.assertEqual((401, None), self.post(client, "/v2.0/metrics", X_Scope_OrgID="t9"))
         self.assertEqual((401, None), self.post(client))
+
+    def test_a_tenant_in_utf8_is_the_tenant_of_the_query(self):
+        client = self.client_of(auth.NoAuthentication(ApiSettings(trust_scope_header=True)))
+        for tenant in ("größe", "t9"):
+            header = tenant.encode().decode("latin-1")  # as WSGI servers decode headers
+            self.assertEqual((200, tenant), self.post(client, X_Scope_OrgID=header))
+            answer = client.simulate_post("/v2.0/metrics", query_string=urllib.parse.urlencode({"tenant_id": tenant}))
+            self.assertEqual(tenant, answer.json["tenant"])
+        self.assertEqual((422, None), self.post(client, X_Scope_OrgID="gr\xf6\xdfe"))
 
     def test_a_client_behind_the_proxy_cannot_name_another_tenant(self):
         settings = ApiSettings(noauth_tenant="default", trust_scope_header=True)
