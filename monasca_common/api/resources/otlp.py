@@ -7,6 +7,7 @@ Status 200 means that Kafka has acknowledged all items except those that ``parti
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import falcon
@@ -31,9 +32,10 @@ from monasca_common.models.samples import Samples
 from monasca_common.storage.base import Kind
 
 _PROTOBUF = "application/x-protobuf"
-# One body is converted at a time, because the messages of a hostile body can be a hundred times its size, and the GIL
-# prevents concurrent conversions anyway.
+# One large body is converted at a time, because the messages of a hostile body can be a hundred times its size, and the
+# GIL prevents concurrent conversions anyway. Small ones do not wait for it, because it can take seconds.
 _CONVERSION = threading.Lock()
+_SMALL_BYTES = 16 * 1024
 
 
 def add_routes(app: falcon.App[Any, Any], posts: PostContext) -> None:
@@ -58,7 +60,7 @@ class _Export:
         created = posts.creation_time(key)
         media_type, body = read_typed_body(request, settings, (_PROTOBUF, falcon.MEDIA_JSON))
         try:
-            with _CONVERSION:
+            with _CONVERSION if len(body) > _SMALL_BYTES else nullcontext():
                 read = from_protobuf if media_type == _PROTOBUF else from_json
                 post = self._parse(read(body, self._request()), posts.rules(self._kind, created))
         except InvalidEnvelope as error:

@@ -2,6 +2,7 @@
 import gzip
 import json
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
 import cramjam
@@ -120,6 +121,14 @@ class TestMetrics(ApiCase):
     def test_a_request_with_too_many_items_is_refused(self):
         answer = self.send(b"\x0a\x00" * (LIMIT // 2))
         self.assertEqual(413, answer.status_code, answer.text)
+
+    def test_a_small_body_does_not_wait_for_the_conversion_of_a_large_one(self):
+        large = requests.request(requests.gauge(*[requests.point()] * 2000))
+        with ThreadPoolExecutor() as pool, otlp._CONVERSION:
+            waiting = pool.submit(self.send, large)
+            self.assertEqual(200, pool.submit(self.send).result(30).status_code)
+            self.assertFalse(waiting.done())
+        self.assertEqual(200, waiting.result().status_code)
 
     def test_messages_that_kafka_does_not_acknowledge_get_status_503(self):
         self.patch(producer_pool, "_PROBE_AFTER_SECONDS", 3600.0)  # no probe on a slow machine
