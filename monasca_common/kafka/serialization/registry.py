@@ -91,7 +91,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
                 reason = f"the schema registry refuses to return schema {key}: {refused}"
                 raise RegistryUnavailable(reason, MAX_BACKOFF_SECONDS) from None
             reason = f"the schema registry has no schema {key}, or lacks a schema to which it refers: {refused}"
-            self._wait_for(key, reason)
+            self._wait_for(key, request, reason)
             raise SerializationError(reason) from refused
 
     def _cache(self, key: SchemaKey, schema: Schema, names: Names) -> tuple[str, T]:
@@ -112,7 +112,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         self._compare_at = min(self._compare_at, self.clock.monotonic() + _COMPARE_SECONDS)
         return self.cached[key]
 
-    def _wait_for(self, key: SchemaKey, reason: str) -> None:
+    def _wait_for(self, key: SchemaKey, request: Callable[[Any], object], reason: str) -> None:
         """Raise `RegistryUnavailable` until an unknown id has been requested for ``unknown_id_seconds``. Shortly after
         another id was rejected, the wait is shorter, so that several corrupt messages do not cause a long wait. This
         method then sleeps, because decoding the batch again would repeat the wait for each of its corrupt messages."""
@@ -122,7 +122,7 @@ class SchemaRegistry(RegistryClient, Generic[T]):
         may_appear = now - first < limit
         if now - limit < self._rejected_at <= first:
             threading.Event().wait(_SHORT_WAIT_SECONDS)
-            may_appear = self.ask(lambda client: _unless_refused(_schema, client, key)) is not None
+            may_appear = self.ask(lambda client: _unless_refused(request, client)) is not None
         if may_appear:
             raise RegistryUnavailable(reason, min(limit, _ASK_AGAIN_SECONDS))
         if not self.ask(self._compare):

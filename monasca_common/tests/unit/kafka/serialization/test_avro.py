@@ -134,6 +134,12 @@ class ReferenceTest(AvroCase):
             self.assertIn("schema 2, or", str(error))
             self.assertIn(f"version 7 of {self.topic}-value: Version 7 not found. (40402)", str(error))
 
+    def test_missing_references_do_not_add_up_to_a_long_wait(self):
+        value, serializer = self.referring(version=7), self.avro()
+        self.rejected(serializer, b"\0\0\0\0\x63")
+        waited, _ = self.rejected(serializer, value)
+        self.assertEqual(0, waited)
+
     def test_a_proxy_that_returns_no_schema_for_a_reference_is_unavailable(self):
         value, serializer, answer = self.referring(version=1), self.avro(), self.memory.answer
 
