@@ -74,6 +74,7 @@ class CommandTest(TempestCase):
         self.useFixture(fixtures.MonkeyPatch("run_tempest._PLUGINS", dict.fromkeys(("own", "public"), "plugin_tests.")))
         self.useFixture(fixtures.MonkeyPatch("tempest_stack.running", stack))
         self.useFixture(fixtures.EnvironmentVariable("FAILS", str(self.folder / "fails")))
+        self.useFixture(fixtures.EnvironmentVariable("XDG_CACHE_HOME", str(self.folder)))  # not that of real runs
         self.kept = self.folder / "kept"
 
     def run_command(self, *arguments):
