@@ -2,6 +2,7 @@
 """A member with the broker in memory: handled messages, failures and restarts."""
 
 import contextlib
+import os
 import threading
 import weakref
 from functools import partial
@@ -137,6 +138,12 @@ class MemberTest(Waiting, base.BaseTestCase):
         self.assertEqual([b"1"], self.member.values)
         self.assertEqual([first], self.member.failures)
         self.assertEqual(1, self.member.status().restarts)
+
+    def test_a_member_has_the_id_of_its_process_and_continues_the_counts_of_the_replaced_member(self):
+        _, *settings = self.settings()
+        self.run_member(OrdersMember(MemberStatus("orders", pid=7, restarts=2, dead_letters=3), *settings))
+        status = self.member.status()
+        self.assertEqual((os.getpid(), 2, 3), (status.pid, status.restarts, status.dead_letters))
 
     def test_a_handler_of_an_earlier_attempt_does_not_end_the_current_one(self):
         self.publish(b"1")
