@@ -178,7 +178,7 @@ def main() -> int:
     counts = judge(suites, Counter(passed=arguments.passed, failed=arguments.failed))
     for suite in suites:
         stderr = arguments.results / f"{suite.name}.stderr"
-        if stderr.exists() and any(suite.outcome(test) == "failed" for test in suite.results):
+        if stderr.exists() and (not suite.results or any(suite.outcome(test) == "failed" for test in suite.results)):
             print(
                 f"The {suite.name} tests wrote to stderr:",
                 _end(stderr.read_text(errors="replace")),

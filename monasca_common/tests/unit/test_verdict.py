@@ -107,8 +107,10 @@ class CountTest(ResultsCase):
         self.assertEqual(("1 passed, 2 failed, 0 skipped", 1), self.line())
         self.assertIn("FAILED: unit.Some.c\nthe test has no result", self.verdict()[2])
 
-    def test_a_suite_without_tests_is_a_failure(self):
+    def test_a_suite_without_tests_is_a_failure_and_is_printed_with_the_end_of_stderr(self):
+        (self.results / "unit.stderr").write_text("the broker refuses to start\n")
         self.assertEqual(("0 passed, 1 failed, 0 skipped", 1), self.line())
+        self.assertIn("the broker refuses to start", self.verdict()[2])
 
 
 class FlakyTest(ResultsCase):
