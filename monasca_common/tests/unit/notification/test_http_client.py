@@ -87,6 +87,12 @@ class AnswersTest(HttpCase):
             },
         )
 
+    def test_the_next_address_of_a_host_is_used_if_the_first_refuses_connections(self):
+        receiver = self.receiver()
+        found = [(None, None, None, "", (address, receiver.port)) for address in ("127.0.0.2", "127.0.0.1")]
+        client = HttpClient(HttpSettings(ALLOWED), lambda *_, **__: found)
+        self.assertEqual(200, client.post(receiver.url(host="hooks.example"), b"{}", {}, SECONDS).status)
+
     def test_a_redirect_is_a_failure_and_is_not_followed(self):
         receiver = self.receiver()
         for status in (301, 302, 303, 307, 308):
