@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The metrics of a service: counters, and samples computed at a scrape."""
+"""The metrics of a service: counters, samples computed at a scrape, and the statuses of its workers."""
 
 from oslotest import base
 from prometheus_client import generate_latest
 
+from monasca_common.runtime.member_health import MemberState, MemberStatus
 from monasca_common.runtime.metrics import ServiceMetrics
+from monasca_common.runtime.status_board import ProcessStatus, StatusBoard
+from monasca_common.runtime.worker_metrics import WorkersMetrics
 
 
 class ServiceMetricsTest(base.BaseTestCase):
@@ -31,3 +34,17 @@ class ServiceMetricsTest(base.BaseTestCase):
         self.metrics.computed_gauge("sold", "S", "of", samples=lambda: [(("a",), None), (("b",), 1)])
         found = [line for line in self.lines() if line.startswith("monasca_orders_sold{")]
         self.assertEqual(['monasca_orders_sold{of="b"} 1.0'], found)
+
+
+class WorkersMetricsTest(base.BaseTestCase):
+    def test_states_lags_and_counts_are_those_of_each_member(self):
+        counts = {"dead_letters": 2, "restarts": 3, "database_unavailable_seconds": 4.5}
+        busy = MemberStatus("logs-0", state=MemberState.RUNNING, lag={"log/7": 9}, **counts)
+        board = StatusBoard([ProcessStatus([busy]), ProcessStatus([MemberStatus("events-0")])])
+        value = WorkersMetrics("m", board).registry.get_sample_value
+
+        for worker, expected in (("logs-0", [2, 3, 4.5]), ("events-0", [0, 0, 0])):
+            self.assertEqual(expected, [value(f"m_{name}_total", {"worker": worker}) for name in counts])
+        self.assertEqual(9, value("m_lag", {"worker": "logs-0", "topic": "log", "partition": "7"}))
+        states = [value("m_worker_state", {"worker": "logs-0", "state": state}) for state in ("running", "starting")]
+        self.assertEqual([1, 0], states)
