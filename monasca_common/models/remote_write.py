@@ -21,7 +21,6 @@ from monasca_common.models.seen import Seen
 _NAME = "__name__"
 _ZERO = bytes(8)
 _double = Struct("<d").unpack
-_usual_end = Struct("<d7s").unpack_from  # after _USUAL_SAMPLE: the value, and the tag and the bytes of the time
 
 # Protobuf tags: the field number, shifted left by 3 bits, plus the wire type.
 SERIES = LABEL = LABEL_NAME = 0x0A
@@ -34,7 +33,9 @@ _MOST_FAULTS = 20
 _NONE: Sequence[str] = ()
 # The start of the usual last field of a series: a sample whose time has 6 bytes, with a value, and without one (0).
 _USUAL_SAMPLE, _USUAL_ZERO = b"\x12\x10\x09", b"\x12\x07\x10"
-_END_BYTES = 15  # after _USUAL_SAMPLE
+# By the size of a series: its bytes up to the end of _USUAL_SAMPLE, its value, and the tag and the bytes of its time.
+# Larger series are seldom in the cache. The table has all sizes of one or two bytes.
+_UNPACK = [Struct(f"<{size - 15}sd7s").unpack_from if 15 <= size < 2048 else None for size in range(0x8000)]
 
 
 @lru_cache(maxsize=4)
@@ -74,10 +75,10 @@ class SeriesParser:
                 key, size, start = body[at], body[at + 1], at + 2
                 if size & 0x80:
                     size, start = size & 0x7F | body[start] << 7, start + 1
-                if key == SERIES and _END_BYTES <= size < 0x4000:  # larger sizes have more than two bytes
+                if key == SERIES and (unpack := _UNPACK[size]) is not None:
                     at = start + size
-                    value, time_field = _usual_end(body, at - _END_BYTES)
-                    head, time = find(body[start : at - _END_BYTES]), time_of(time_field)
+                    labels, value, time_field = unpack(body, start)
+                    head, time = find(labels), time_of(time_field)
                     if head is None and body[at - 9 : at - 6] == _USUAL_ZERO:
                         head, value = find(body[start : at - 9] + _USUAL_SAMPLE), 0.0
                     if time is None and time_field[0] == _TIME and min(time_field[1:6]) > 0x7F >= time_field[6]:

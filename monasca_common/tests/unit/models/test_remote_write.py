@@ -89,6 +89,22 @@ class ReadTest(WriteRequestCase):
             (row,) = self.rows(up((1.0, NOW_MS), known="\x12\x10\t123"))
             self.assertEqual("\x12\x10\t123", row.series.dimensions["known"])
 
+    def test_series_of_any_size_are_read(self):
+        """The labels whose values are empty are omitted, so that labels can be long."""
+        bare = len(up((1.0, NOW_MS))) - 2
+        for size in (60, 126, 127, 128, 129, 2046, 2047, 2048, 2049, 2**14 - 1, 2**14, 2**15, 2**21):
+            name = next(n for n in range(size, 0, -1) if bare + len(label("x" * n, "")) <= size)
+            for value in (1.5, 0.0):
+                body = up((value, NOW_MS), **{"x" * name: ""})
+                for _ in range(2):
+                    self.assertEqual([(value, NOW_MS)], [(row.value, row.time_ms) for row in self.rows(body)])
+
+    def test_a_field_of_the_size_of_a_known_series_is_not_a_series(self):
+        known = up((1.5, NOW_MS), a="b")
+        self.rows(known)
+        self.assertEqual([], self.rows(part(3, known[2:])))
+        self.assertEqual([1.5], [row.value for row in self.rows(b"\x18" + known[1:2] + known)])
+
     def test_an_empty_label_is_a_missing_one(self):
         (row,) = self.rows(up((1.0, NOW_MS), a="", b="x"))
         self.assertEqual({"b": "x"}, row.series.dimensions)
