@@ -174,8 +174,8 @@ class _TableDecoder:
             case MessagePart.INDEX:
                 return self.indexes
             case MessagePart.MESSAGE_ID:
-                place, headers, offsets = part.topic_partition, part.headers, part.offsets
-                return [row_keys.message_key(headers[owner], *place, offsets[owner]) for owner in self.owners]
+                headers, offsets = self._of_owners(part.headers), self._of_owners(part.offsets)
+                return row_keys.message_keys(headers, part.topic_partition, offsets)
             case _:
                 topic, partition = part.topic_partition
                 return [topic if source.part is MessagePart.TOPIC else partition] * len(self.owners)

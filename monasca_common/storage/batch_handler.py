@@ -100,8 +100,8 @@ def rows_of_kind(
     offsets = of_rows(part.offsets)
     if kind is Kind.METRICS:
         return Rows(kind, values, offsets, indexes=indexes)
-    headers, partition = of_rows(part.headers), part.topic_partition
-    ids = [row_keys.message_key(each, *partition, offset) for each, offset in zip(headers, offsets, strict=True)]
+    headers = of_rows(part.headers)
+    ids = row_keys.message_keys(headers, part.topic_partition, offsets)
     if indexes:
         ids = list(map(row_keys.row_id, ids, indexes))
     return Rows(kind, values, offsets, ids, row_keys.by_id(headers, untimed, several=bool(indexes)), indexes)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Sequence
 
-from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, Headers
+from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, Headers, TopicPartition
 
 _MAX_ID_BYTES = 255
 
@@ -16,10 +16,22 @@ def message_key(headers: Headers, topic: str, partition: int, offset: int) -> by
 
     PostgreSQL limits an index entry to 2.7 kB, so the key is the SHA-256 (32 bytes) of an id longer than 255 bytes.
     """
+    return message_keys([headers], TopicPartition(topic, partition), [offset])[0]
+
+
+def message_keys(headers: Sequence[Headers], partition: TopicPartition, offsets: Sequence[int]) -> list[bytes]:
+    """Return the `message_key` of each message of a partition."""
+    prefix = "{}/{}/".format(*partition)
+    if not any(headers):
+        return [f"{prefix}{offset}".encode() for offset in offsets]
+    return [_own_key(each) or f"{prefix}{offset}".encode() for each, offset in zip(headers, offsets, strict=True)]
+
+
+def _own_key(headers: Headers) -> bytes:
     for name, value in headers:
         if name == MESSAGE_ID_HEADER and value:
             return value if len(value) <= _MAX_ID_BYTES else hashlib.sha256(value).digest()
-    return f"{topic}/{partition}/{offset}".encode()
+    return b""
 
 
 def row_id(message_key: bytes, index: int) -> bytes:
@@ -29,15 +41,10 @@ def row_id(message_key: bytes, index: int) -> bytes:
 
 def by_id(headers: Sequence[Headers], untimed: Collection[int], *, several: bool = False) -> Sequence[bool]:
     """Return `Rows.by_id` for rows whose messages have these headers. ``untimed``: see `Decoded.untimed`. ``several``:
-    whether messages may have several rows. Some of these are stored before a replay, which has a different time."""
-    own = {place for place in untimed if several or _has_own_id(headers[place])}
+    whether messages may have several rows. Some of these are stored before a replay, which has a different time.
+
+    Other rows need an id that the caller chose, for example from an ``Idempotency-Key``, because a repeated message has
+    the same id. An id created by a producer belongs to a single message with a single time.
+    """
+    own = {place for place in untimed if several or len(_own_key(headers[place])) not in (0, MADE_ID_BYTES)}
     return [place in own for place in range(len(headers))] if own else ()
-
-
-def _has_own_id(headers: Headers) -> bool:
-    """Return whether the caller chose the id, as the API does when it derives an id from an ``Idempotency-Key``. A
-    repeated message has the same id. An id created by a producer belongs to a single message with a single time."""
-    for name, value in headers:
-        if name == MESSAGE_ID_HEADER and value:
-            return len(value) != MADE_ID_BYTES
-    return False
