@@ -127,21 +127,20 @@ class _TableDecoder:
             self.owners = [o for o in self.owners if o not in left and not self.faults.has_message(offsets[o])]
         self.indexes = [0] * len(self.owners)
         if self.table.each is not None:
-            found = list(self._elements(self.table.each))
-            self.owners, self.indexes = [each[0] for each in found], [each[1] for each in found]
-            self.elements = columns_at(_steps(self.table, MessagePart.ELEMENT), [each[2] for each in found])
+            arrays = list(self._arrays(self.table.each))
+            self.owners = [owner for owner, array in arrays for _ in array]
+            self.indexes = [index for _, array in arrays for index in range(len(array))]
+            elements = [element for _, array in arrays for element in array]
+            self.elements = columns_at(_steps(self.table, MessagePart.ELEMENT), elements)
         return TableChanges(self.table, self._rows(columns), by_key)
 
-    def _elements(self, each: Steps) -> Iterator[tuple[int, int, Any]]:
+    def _arrays(self, each: Steps) -> Iterator[tuple[int, Sequence[Any]]]:
         for owner in self.owners:
             array = self.values[each][owner]
-            if array is None:
-                continue
-            if isinstance(array, str | bytes | Mapping) or not isinstance(array, Sequence):
+            if isinstance(array, Sequence) and not isinstance(array, str | bytes | Mapping):
+                yield owner, array
+            elif array is not None:
                 self.faults.add(self.part.offsets[owner], None, "has no array at the path of each")
-                continue
-            for index, element in enumerate(array):
-                yield owner, index, element
 
     def _rows(self, columns: Sequence[SinkColumn]) -> TableRows:
         offsets = list(self._of_owners(self.part.offsets))
@@ -166,7 +165,7 @@ class _TableDecoder:
             case MessagePart.KEY:
                 return self._of_owners(self.keys[source.steps] if source.steps else part.keys)
             case MessagePart.HEADER:
-                return [_header(part.headers[owner], source.header) for owner in self.owners]
+                return self._of_owners(part.header(source.header))
             case MessagePart.TIMESTAMP:
                 return self._of_owners(part.timestamps)
             case MessagePart.OFFSET:
@@ -182,8 +181,3 @@ class _TableDecoder:
 
     def _of_owners(self, values: Sequence[Any]) -> Sequence[Any]:
         return values if isinstance(self.owners, range) else [values[owner] for owner in self.owners]
-
-
-def _header(headers: Sequence[tuple[str, bytes | None]], name: str) -> bytes | None:
-    """Return the last header of this name."""
-    return next((value for key, value in reversed(headers) if key == name), None)
