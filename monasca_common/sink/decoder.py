@@ -101,7 +101,7 @@ def _steps(table: TableMapping, part: MessagePart) -> list[Steps]:
 @dataclass(slots=True)
 class _TableDecoder:
     """Decodes one batch into the changes of one table. ``owners``, ``indexes``: the positions of each row's message and
-    element. ``elements``: the fields of elements."""
+    element, the latter only with ``each``. ``elements``: the fields of elements."""
 
     table: TableMapping
     part: PartitionBatch
@@ -113,26 +113,23 @@ class _TableDecoder:
     elements: Columns = field(default_factory=dict)
 
     def changes(self) -> TableChanges:
-        offsets, columns, by_key = self.part.offsets, self.table.columns, TableRows((), ())
-        tombstones = [index for index, value in enumerate(self.part.values) if value is None]
-        if tombstones and self.table.mode is Mode.DELETE:
-            self.owners, self.indexes = tombstones, [0] * len(tombstones)
-            by_name = {column.name: column for column in columns}
+        offsets, values, by_key = self.part.offsets, self.part.values, TableRows((), ())
+        tombstones = [index for index, value in enumerate(values) if value is None]
+        if self.table.mode is Mode.DELETE:
+            self.owners, by_name = tombstones, {column.name: column for column in self.table.columns}
             by_key = self._rows([by_name[name] for name in self.table.key])
         for owner in tombstones if self.table.mode is not Mode.DELETE else ():
             self.faults.add(offsets[owner], None, "has no value (a deletion): use mode delete-on-tombstone")
         self.owners = range(len(offsets))
         if tombstones or self.faults.reasons:
-            left = set(tombstones)
-            self.owners = [o for o in self.owners if o not in left and not self.faults.has_message(offsets[o])]
-        self.indexes = [0] * len(self.owners)
+            self.owners = [o for o in self.owners if values[o] is not None and not self.faults.has_message(offsets[o])]
         if self.table.each is not None:
             arrays = list(self._arrays(self.table.each))
             self.owners = [owner for owner, array in arrays for _ in array]
             self.indexes = [index for _, array in arrays for index in range(len(array))]
             elements = [element for _, array in arrays for element in array]
             self.elements = columns_at(_steps(self.table, MessagePart.ELEMENT), elements)
-        return TableChanges(self.table, self._rows(columns), by_key)
+        return TableChanges(self.table, self._rows(self.table.columns), by_key)
 
     def _arrays(self, each: Steps) -> Iterator[tuple[int, Sequence[Any]]]:
         for owner in self.owners:
@@ -143,7 +140,7 @@ class _TableDecoder:
                 self.faults.add(self.part.offsets[owner], None, "has no array at the path of each")
 
     def _rows(self, columns: Sequence[SinkColumn]) -> TableRows:
-        offsets = list(self._of_owners(self.part.offsets))
+        offsets = self._of_owners(self.part.offsets)
         stored = []
         for column in columns:
             read = self._read(column.source)
@@ -152,8 +149,7 @@ class _TableDecoder:
                 index = None if self.table.each is None else self.indexes[position]
                 self.faults.add(offsets[position], index, f"column {column.name!r} {reason}", self.table.name)
             stored.append(values)
-        indexes = () if self.table.each is None else self.indexes
-        return TableRows(list(zip(*stored, strict=True)), offsets, indexes, self.table.name)
+        return TableRows(stored, offsets, self.indexes, self.table.name)
 
     def _read(self, source: ColumnSource) -> Sequence[Any]:
         part = self.part

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from monasca_common.storage.batch_rows import RowColumns, RowOrigin
 from monasca_common.storage.tables.column_types import ColumnType
 
-Row = tuple[Any, ...]
+Values = Sequence[Sequence[Any]]  # a column of values for each column of a table
 
 
 class StoredColumn(Protocol):
@@ -39,17 +39,17 @@ class StoredTable(Protocol):
 class TableRows(RowColumns):
     """Rows, or keys of rows to delete; see `RowColumns`. ``table``: the name of their table."""
 
-    rows: Sequence[Row]
+    values: Values
     offsets: Sequence[int]
     indexes: Sequence[int] = ()
     table: str = ""
 
     def columns(self) -> Sequence[Sequence[Any]]:
-        return self.rows, self.offsets, self.indexes
+        return *self.values, self.offsets, self.indexes
 
     def of(self, columns: Iterable[Sequence[Any]]) -> TableRows:
-        rows, offsets, indexes = columns
-        return TableRows(rows, offsets, indexes, self.table)
+        *values, offsets, indexes = columns
+        return TableRows(values, offsets, indexes, self.table)
 
     def origin(self, position: int) -> RowOrigin:
         # A message without elements is refused by all tables.
@@ -79,8 +79,7 @@ class TopicChanges:
         return [each.stored for each in self.tables] + [each.deleted for each in self.tables]
 
     def _of(self, parts: Iterable[TableRows]) -> TopicChanges:
-        found = list(parts)
-        count = len(self.tables)
+        found, count = list(parts), len(self.tables)
         tables = [each.table for each in self.tables]
         return TopicChanges(tuple(map(TableChanges, tables, found[:count], found[count:])))
 

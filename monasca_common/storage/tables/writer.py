@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any, NamedTuple
 
 import orjson
@@ -22,7 +21,7 @@ from monasca_common.storage.batch_rows import RowOrigin
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable
 from monasca_common.storage.refusal import find_refused
 from monasca_common.storage.sql.writer import SqlWriter
-from monasca_common.storage.tables.rows import Row, StoredTable, TableChanges, TopicChanges
+from monasca_common.storage.tables.rows import StoredTable, TableChanges, TopicChanges, Values
 
 _quote = sqlite.dialect().identifier_preparer.quote_identifier  # PostgreSQL quotes in the same way
 _ESCAPES = str.maketrans({"\\": "\\\\", "\t": "\\t", "\n": "\\n", "\r": "\\r"})
@@ -59,15 +58,17 @@ class Applied(NamedTuple):
 
 
 class TableStatements:
-    """The statements for one table. ``number``: its position among the tables of a topic."""
+    """The statements for one table. ``number``: its position among the tables of a topic. ``places``: the positions of
+    the statements' columns, which begin with those of the key, in the table."""
 
     def __init__(self, table: StoredTable, dialect: str, number: int) -> None:
-        columns = [column.name for column in table.columns]
+        given = [column.name for column in table.columns]
+        columns = [*table.key, *(name for name in given if name not in table.key)]
         names, key, name = _joined(columns), _joined(table.key), _quote(table.name)
         staged, keys = f"pg_temp.sink_staged_{number}", f"pg_temp.sink_staged_keys_{number}"
         marks = ", ".join("?" * len(columns))
         source = f"SELECT {names} FROM {staged}" if dialect == "postgresql" else f"VALUES ({marks})"
-        updates = ", ".join(f"{_quote(each)} = excluded.{_quote(each)}" for each in columns if each not in table.key)
+        updates = ", ".join(f"{_quote(each)} = excluded.{_quote(each)}" for each in columns[len(table.key) :])
         self.keeps_first = table.keeps_first
         action = "NOTHING" if self.keeps_first or not updates else f"UPDATE SET {updates}"
         # Created in each transaction, because another topic or a change of the table needs other columns.
@@ -79,8 +80,7 @@ class TableStatements:
         self.delete_staged = f"DELETE FROM {name} WHERE ({key}) IN (SELECT {key} FROM {keys})"
         # Without the table, SQLite reads the quoted name of a missing column as a text.
         self.delete = f"DELETE FROM {name} WHERE {' AND '.join(f'{name}.{_quote(each)} = ?' for each in table.key)}"
-        self.key: Callable[[Row], Any] = itemgetter(*map(columns.index, table.key))
-        self.has_one_key = len(table.key) == 1
+        self.places, self.key_columns = list(map(given.index, columns)), len(table.key)
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -173,45 +173,41 @@ class TablesWriter:
         with writer.fenced(claim) as (connection, first_offset):
             new = changes if first_offset == claim.start else changes.between(first_offset, claim.end)
             for statements, each, rest in zip(self._statements, changes.tables, new.tables, strict=True):
-                rows, keys = _reduced(statements, rest)
-                stored, deleted = self._store(connection, statements, rows, keys, merge=merge)
-                others = len(rest.stored.rows) - stored
+                stored, deleted = self._store(connection, statements, *_reduced(statements, rest), merge=merge)
+                others = len(rest.stored) - stored
                 repeated, replaced = (others, 0) if statements.keeps_first else (0, others)
-                skipped = len(each.stored.rows) - len(rest.stored.rows)
+                skipped = len(each.stored) - len(rest.stored)
                 outcomes.append(Applied(stored, repeated, replaced, deleted, skipped))
             if self._is_postgresql:
                 _check_deferred(connection)
             if trial:
                 raise _Undone
-        totals: Iterable[int] = map(sum, zip(*outcomes, strict=True))
-        return Applied._make(totals)
+        return Applied(*map(sum, zip(*outcomes, strict=True)))
 
 
-def _reduced(statements: TableStatements, changes: TableChanges) -> tuple[list[Row], list[Row]]:
-    """Return the row to store for each key, sorted by key so that concurrent writers do not deadlock, and the keys to
-    delete first."""
-    rows, key = changes.stored.rows, statements.key
-    if not changes.deleted.rows:
-        ordered = rows[::-1] if statements.keeps_first else rows
-        kept = dict(zip(map(key, ordered), ordered, strict=True))
-        return list(map(kept.__getitem__, sorted(kept))), []
-    latest = {key(row): (offset, row) for row, offset in zip(rows, changes.stored.offsets, strict=True)}
-    deleted = dict(zip(changes.deleted.rows, changes.deleted.offsets, strict=True))
-    as_key = itemgetter(0) if statements.has_one_key else tuple
-    after = {as_key(row): offset for row, offset in deleted.items()}
-    stored = sorted(each for each, (offset, _) in latest.items() if offset > after.get(each, -1))
-    return [latest[each][1] for each in stored], sorted(deleted)
+def _reduced(statements: TableStatements, changes: TableChanges) -> tuple[Values, Values]:
+    """Return the row to store for each key, with the statements' columns, and the keys to delete first."""
+    rows, deleted = changes.stored, changes.deleted
+    values = [rows.values[place] for place in statements.places]
+    keys = list(zip(*values[: statements.key_columns], strict=True))
+    if not len(deleted) and len(set(keys)) == len(keys):
+        return values, ()
+    after = dict(zip(zip(*deleted.values, strict=True), deleted.offsets, strict=True))
+    positions = range(len(keys))[:: -1 if statements.keeps_first else 1]
+    kept = {keys[position]: position for position in positions}  # the last one of each key
+    chosen = [position for key, position in kept.items() if rows.offsets[position] > after.get(key, -1)]
+    return [[column[position] for position in chosen] for column in values], list(zip(*after, strict=True))
 
 
 def _store_sqlite(
-    connection: sqlite3.Connection, statements: TableStatements, rows: list[Row], keys: list[Row], *, merge: bool
+    connection: sqlite3.Connection, statements: TableStatements, rows: Values, keys: Values, *, merge: bool
 ) -> tuple[int, int]:
     """Return how many rows were stored, and how many were deleted."""
     from monasca_common.storage.sqlite.connection import ROW_ERRORS
 
     try:
-        deleted = connection.executemany(statements.delete, keys).rowcount
-        return connection.executemany(statements.insert, rows).rowcount, deleted
+        deleted = connection.executemany(statements.delete, zip(*keys, strict=True)).rowcount
+        return connection.executemany(statements.insert, sorted(zip(*rows, strict=True))).rowcount, deleted
     except ROW_ERRORS as error:
         raise _RowRefused(f"the database refuses it: {error}") from error
     except sqlite3.OperationalError as error:
@@ -221,18 +217,18 @@ def _store_sqlite(
 
 
 def _store_postgresql(
-    connection: Any, statements: TableStatements, rows: list[Row], keys: list[Row], *, merge: bool
+    connection: Any, statements: TableStatements, rows: Values, keys: Values, *, merge: bool
 ) -> tuple[int, int]:
     with _errors_of_postgresql(merge=merge):
         deleted = 0
         if keys:
             _copy(connection, *statements.stage_keys, keys)
             deleted = connection.execute(statements.delete_staged).rowcount
-        if not rows:
+        if not rows[0]:
             return 0, deleted
         if not merge:
             _copy(connection, "", statements.copy, rows)
-            return len(rows), deleted
+            return len(rows[0]), deleted
         _copy(connection, *statements.stage, rows)
         return connection.execute(statements.insert).rowcount, deleted
 
@@ -263,23 +259,21 @@ def _errors_of_postgresql(*, merge: bool) -> Iterator[None]:
         raise
 
 
-def _copy(connection: Any, make: str, statement: str, rows: Sequence[Row]) -> None:
+def _copy(connection: Any, make: str, statement: str, rows: Values) -> None:
+    """Copy rows, sorted by key, which comes first, so that concurrent writers do not deadlock."""
     if make:
         connection.execute(make)
+    lines = sorted(map("\t".join, zip(*map(_texts, rows), strict=True)))
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
-        copy.write(_copied(rows))
-
-
-def _copied(rows: Sequence[Row]) -> str:
-    """Return rows in the text format of COPY, written column by column."""
-    columns = [_texts(column) for column in zip(*rows, strict=True)]
-    return "\n".join(map("\t".join, zip(*columns, strict=True))) + "\n"
+        copy.write("\n".join(lines) + "\n")
 
 
 def _texts(column: Sequence[Any]) -> Sequence[str]:
+    """Return the values in the text format of COPY."""
     kinds = set(map(type, column))
     if type(None) in kinds:
-        return ["\\N" if value is None else _texts((value,))[0] for value in column]
+        texts = iter(_texts([value for value in column if value is not None]))
+        return ["\\N" if value is None else next(texts) for value in column]
     if kinds == {str}:
         joined = "".join(column)
         if any(sign in joined for sign in "\\\t\n\r"):

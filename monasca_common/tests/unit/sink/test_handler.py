@@ -149,6 +149,15 @@ class SinkHandlerTest(SinkTestCase):
         self.assertEqual("value: not JSON: ", letters[2][:17])
         self.assertEqual("has no value (a deletion): use mode delete-on-tombstone", letters[3])
 
+    def test_the_first_inserted_and_the_last_upserted_row_of_a_key_in_a_batch_is_stored(self):
+        messages = [message(b'{"n": %d, "text": "%d"}' % (n, at)) for at, n in enumerate((2, 1, 2, 3, 1))]
+        for mode, texts, outcomes in (("insert", "103", (3, 2, 0)), ("upsert", "423", (3, 0, 2))):
+            self.use_database(f"{mode}.sqlite")
+            self.open(_FACTS.replace("key =", f'mode = "{mode}"\nkey ='))
+            self.handler(batch("t", messages))
+            self.assertEqual([(text,) for text in texts], self.select("SELECT text FROM facts ORDER BY n"))
+            self.assertEqual(outcomes, self.applied[-1][:3])
+
     def test_the_last_of_a_row_and_a_deletion_counts(self):
         self.open(_STATES)
         values = [

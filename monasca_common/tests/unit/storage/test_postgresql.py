@@ -6,6 +6,8 @@ import socketserver
 import struct
 import threading
 import time
+from types import SimpleNamespace
+from unittest import mock
 
 import fixtures
 import psycopg
@@ -24,7 +26,9 @@ from monasca_common.storage.retention import DAY_MS, window
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.storage.sql.bounded import NoAnswer
 from monasca_common.storage.sql.writer import keyed_rows
+from monasca_common.storage.tables.rows import TableChanges, TableRows
 from monasca_common.storage.tables.steps import misfit
+from monasca_common.storage.tables.writer import TableStatements, _reduced, _store_postgresql
 from monasca_common.tests.served import serve
 
 
@@ -142,6 +146,20 @@ class EncodingTest(base.BaseTestCase):
         rows = [(*key, 1.0, meta, 1) for key, meta in zip(keys, ("{}", None, None, "{}"), strict=True)]
         encoded = fields_of(encoding.measurements(rows))
         self.assertEqual(sorted(keys), [(row[0], struct.unpack("!q", row[1])[0]) for row in encoded])
+
+    def test_rows_of_users_tables_are_sorted_by_their_keys_which_come_first(self):
+        columns = [SimpleNamespace(name=name) for name in ("a", "k", "b")]
+        table = SimpleNamespace(name="t", columns=columns, key=("k",), keeps_first=True)
+        statements = TableStatements(table, "postgresql", 0)
+        rows = TableRows([[None, "x\ty", None], ["b", "a", "c"], [1.5, None, -2.0]], [0, 1, 2])
+        values, keys = _reduced(statements, TableChanges(table, rows, TableRows((), ())))
+        connection = mock.MagicMock()
+        self.assertEqual((3, 0), _store_postgresql(connection, statements, values, keys, merge=False))
+        copy = connection.cursor.return_value.__enter__.return_value.copy
+        copy.assert_called_once_with('COPY "t" ("k", "a", "b") FROM STDIN')
+        copy.return_value.__enter__.return_value.write.assert_called_once_with(
+            "a\tx\\ty\t\\N\nb\t\\N\t1.5\nc\t\\N\t-2.0\n"
+        )
 
     def test_zero_rows_are_encoded_as_a_header_and_a_trailer(self):
         self.assertEqual([], fields_of(encoding.measurements([])))
