@@ -12,7 +12,7 @@ from typing import Any, Literal
 from monasca_common.kafka.errors import SerializationError
 from monasca_common.kafka.message import PartitionBatch
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer, takes_context
-from monasca_common.sink.fields import Columns, Steps, columns_at
+from monasca_common.sink.fields import Columns, Steps, columns_at, loads_of
 from monasca_common.sink.mapping import ColumnSource, MessagePart, Mode, SinkColumn, TableMapping
 from monasca_common.storage import row_keys
 from monasca_common.storage.batch_handler import Faults
@@ -30,21 +30,21 @@ class FieldReader:
         self.serializer = serializer
         self._which = which
         self._paths = tuple(dict.fromkeys(paths))
+        self._loads = loads_of(serializer, self._paths)
 
     def read(self, part: PartitionBatch, faults: Faults) -> Columns:
         """Return a column for each path, with ``None`` for missing values and fields. Raises `RetryLater`."""
         encoded = part.values if self._which == "value" else part.keys
         columns: dict[Steps, list[Any]] = {path: [] for path in self._paths}
         for start in range(0, len(encoded), _BLOCK):
-            block = encoded[start : start + _BLOCK]
-            found = columns_at(self._paths, self._decoded(part, start, block, faults))
+            found = columns_at(self._paths, self._decoded(part, start, encoded[start : start + _BLOCK], faults))
             for path, column in columns.items():
                 column += found[path]
         return columns
 
     def _decoded(self, part: PartitionBatch, start: int, encoded: Sequence[bytes | None], faults: Faults) -> list[Any]:
-        loads: Callable[..., Any] = self.serializer.loads
-        topic, with_context = part.topic_partition.topic, takes_context(type(self.serializer).loads)
+        loads, topic = self._loads, part.topic_partition.topic
+        with_context = takes_context(type(self.serializer).loads)
         if not with_context and None not in encoded:
             with contextlib.suppress(SerializationError):  # the loop below finds the values
                 return list(map(loads, encoded))

@@ -15,10 +15,11 @@ import fastavro
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
 from oslo_config import cfg
 
-from monasca_common.kafka.errors import RetryLater
+from monasca_common.kafka.errors import RetryLater, SerializationError
+from monasca_common.kafka.serialization.json import PLAIN
 from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.sink import service
-from monasca_common.sink.fields import columns_at
+from monasca_common.sink.fields import columns_at, loads_of
 from monasca_common.storage.tables.column_types import TYPES
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
 
@@ -253,3 +254,45 @@ class PathsTest(SinkTestCase):
     def test_a_field_is_read_from_the_values_that_have_it(self):
         values = [{"a": {"b": 1}}, {"a": None}, {}, None, {"a": {"b": 2}}]
         self.assertEqual([1, None, None, None, 2], columns_at([("a", "b")], values)["a", "b"])
+
+
+class JsonFieldsTest(SinkTestCase):
+    VALUES = (
+        b'{"a": {"b": 1, "c": "x", "items": {"get": 5}}, "d": 1.5, "items": 7}',
+        b'{"d": null, "a": {"c": "\\u00e9", "more": [1, {"b": 2}]}, "more": 3}',
+        b'{"a": null, "d": 18446744073709551616}',
+        b'{"a": {"b": {"e": true}, "b": [0, "last"]}, "d": []}',
+        b'{"a": 5, "d": 6}',
+        '{"a": {"b": "é"}, "größe": 9, "user-id": 8, "_id": 4}'.encode(),
+        *(b"{}", b"null", b"[1]", b'"text"', b"3"),
+    )
+    PATHS = (
+        [],
+        [()],
+        [("a", "b"), ("a", "c"), ("d",), ("items",)],
+        [("a", "items", "get"), ("größe",)],
+        [("a",), ("a", "items"), ("a", "b")],
+        [("a", "b", 1), ("d",)],
+        [("user-id",), ("_id",), ("a", "b")],
+    )
+
+    def test_columns_are_equal_to_those_of_completely_decoded_values(self):
+        for paths in self.PATHS:
+            loads = loads_of(PLAIN, paths)
+            for values in (*([value] for value in self.VALUES), self.VALUES, self.VALUES[:3], self.VALUES[:4:3]):
+                expected, found = (columns_at(paths, list(map(each, values))) for each in (PLAIN.loads, loads))
+                self.assertEqual([expected[path] for path in paths], [found[path] for path in paths], (paths, values))
+
+    def test_a_value_that_is_not_json_is_refused_also_in_a_field_that_is_not_read(self):
+        loads = loads_of(PLAIN, [("a",)])
+        for text in (b"", b"NaN", b"01", b"[1,]", b'"\xff"', b'"\\ud800"', b'"\n"', b"nul", b"1}x", b"[" * 100_000):
+            for value in (b'{"a": 1, "b": %b}' % text, b'{"a": %b, "b": 1}' % text):
+                self.assertRaises(SerializationError, loads, value)
+
+    def test_a_number_beyond_doubles_is_refused_only_in_a_field_that_a_column_reads(self):
+        self.open('[facts]\ntopic = "t"\nkey = ["n"]\n[facts.columns]\nn = "integer"\nd = "double"\n')
+        values = b'{"n": 1, "d": 2.5, "other": 1e999}', b'{"n": 2, "d": 1e999}', b'{"n": "3", "d": 1}'
+        letters = self.process(batch("t", list(map(message, values))))
+        self.assertEqual([(1, 2.5)], self.select("SELECT n, d FROM facts"))
+        self.assertIn("value: not JSON: Number out of range", letters[1])
+        self.assertEqual("column 'n' is text, not an integer", letters[2])
