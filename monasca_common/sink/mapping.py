@@ -49,7 +49,6 @@ class MessagePart(StrEnum):
 
 
 _WITH_PATH = (MessagePart.VALUE, MessagePart.ELEMENT, MessagePart.KEY, MessagePart.HEADER)
-_OF_ELEMENTS = (MessagePart.ELEMENT, MessagePart.INDEX)
 _EXAMPLES: Mapping[MessagePart, Any] = {
     **dict.fromkeys((MessagePart.TIMESTAMP, MessagePart.PARTITION, MessagePart.OFFSET, MessagePart.INDEX), 0),
     MessagePart.TOPIC: "orders",
@@ -221,8 +220,7 @@ class _MappingReader:
             try:
                 default = None if default is None else kind.convert(default)
             except ValueError as error:
-                is_text = kind.name != "bytes"  # TOML has no bytes
-                remedy = f"write a value of type {kind.name}" if is_text else "remove it"
+                remedy = f"write a value of type {kind.name}" if kind.name != "bytes" else "remove it"  # TOML has none
                 self._fault(where, f"has a default that {error}: {remedy}")
             if default is not None and (fields.required or name in entry.key):
                 self._fault(where, "is required and has a default, which would never be used: remove one of the two")
@@ -246,7 +244,7 @@ class _MappingReader:
             self._fault(where, f"has from = {text!r}: {rule}")
             return ColumnSource(MessagePart.KEY)
         part = MessagePart(name)
-        if part in _OF_ELEMENTS and entry.each is None:
+        if part in (MessagePart.ELEMENT, MessagePart.INDEX) and entry.each is None:
             self._fault(where, f"reads {text!r}, but the entry has no each: name the path of an array in each")
         if part is MessagePart.HEADER and header is not None:
             return ColumnSource(part, header=header[1] or header[2])

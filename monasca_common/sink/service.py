@@ -63,11 +63,10 @@ def sink_member(
     status: MemberStatus,
 ) -> BatchMember:
     """Return a member that stores the messages that one consumer reads."""
-    database = settings.storage
 
     def handler(parts: HandlerParts) -> BatchHandler[TopicChanges]:
         tables = {
-            topic: TablesWriter(each.tables, database.driver, partial(misfit, database, each.tables))
+            topic: TablesWriter(each.tables, settings.storage.driver, partial(misfit, settings.storage, each.tables))
             for topic, each in by_topic.items()
         }
         return BatchHandler(parts, by_topic, storing(tables), partial(metrics.wrote, status.name))

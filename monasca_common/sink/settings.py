@@ -82,12 +82,11 @@ def sink_settings(conf: cfg.ConfigOpts) -> SinkSettings:
     if read["mapping_file"] is None:
         raise read.error("mapping_file", "is not set: name the file that maps topics to tables")
     tables = read_mapping(Path(read["mapping_file"]))
-    topics = tuple(dict.fromkeys(table.topic for table in tables))
     register(conf, SINK_GROUP)
     location = conf.get_location("topic", SINK_GROUP)
     if location is not None and location.location is cfg.Locations.user:
         raise read.error("topic", "has no effect, because the mapping file names the topics: remove it")
-    conf.set_default("topic", list(topics), group=SINK_GROUP)
+    conf.set_default("topic", list(dict.fromkeys(table.topic for table in tables)), group=SINK_GROUP)
     conf.set_default("group_id", "sink", group=SINK_GROUP)
     audit = audit_settings(conf)
     return read.settings(
