@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from monasca_common.kafka.aio import AsyncConsumer, AsyncProducer
@@ -13,24 +12,7 @@ from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.message import Batch, Record
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.transport.base import message_id
-
-
-class LoopThread:
-    """An event loop on a thread; the test waits for its coroutines."""
-
-    def __init__(self, defer: Callable[..., object]) -> None:
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        defer(self._stop)
-
-    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-    def _stop(self) -> None:
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+from monasca_common.tests.threads import LoopThread
 
 
 class _Adapter:

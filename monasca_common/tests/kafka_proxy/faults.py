@@ -4,7 +4,6 @@
 import asyncio
 import enum
 import random
-import threading
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Self
@@ -99,33 +98,3 @@ class Fault:
             return False
         self.taken += 1
         return True
-
-
-class FaultList:
-    """The active faults, oldest first. The first matching fault affects a request. Thread-safe."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._active: tuple[Fault, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self._active)
-
-    def add(self, fault: Fault) -> None:
-        with self._lock:
-            self._active = (*self._active, fault)
-
-    def remove(self, fault: Fault) -> None:
-        with self._lock:
-            self._active = tuple(other for other in self._active if other is not fault)
-
-    def clear(self) -> tuple[Fault, ...]:
-        """Remove and return all faults."""
-        with self._lock:
-            removed, self._active = self._active, ()
-        return removed
-
-    def match(self, request: KafkaRequest) -> Fault | None:
-        """Return the fault that affects ``request``, and count the request."""
-        with self._lock:
-            return next((fault for fault in self._active if fault.takes(request)), None)

@@ -4,8 +4,9 @@
 import asyncio
 import contextlib
 import socket
+from collections.abc import Sequence
 
-from monasca_common.tests.kafka_proxy.faults import Effect, Fault, FaultList
+from monasca_common.tests.kafka_proxy.faults import Effect, Fault
 from monasca_common.tests.kafka_proxy.framing import correlation_id, parse_request, read_frame, without_brokers
 
 Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -16,9 +17,9 @@ class _Cut(Exception):
 
 
 class Link:
-    """A client's connection, and the proxy's connection to the node."""
+    """A client's connection, and the proxy's connection to the node. ``faults``: those in force, oldest first."""
 
-    def __init__(self, client: Stream, upstream: Stream, faults: FaultList) -> None:
+    def __init__(self, client: Stream, upstream: Stream, faults: Sequence[Fault]) -> None:
         self._client_reader, self._client_writer = client
         self._node_reader, self._node_writer = upstream
         self._faults = faults
@@ -53,9 +54,9 @@ class Link:
                 await self._node_writer.drain()
 
     async def _passes_request(self, frame: bytes) -> bool:
-        """Apply the fault that affects this request, if any. Return whether to forward the request."""
+        """Apply the first fault that affects this request, if any. Return whether to forward the request."""
         request = parse_request(frame)
-        fault = self._faults.match(request)
+        fault = next((fault for fault in tuple(self._faults) if fault.takes(request)), None)
         if fault is None:
             return True
         if fault.effect is Effect.CUT_REQUEST:

@@ -6,17 +6,15 @@ One thread forwards all connections. Traffic that no fault affects passes unchan
 
 import asyncio
 import contextlib
-import threading
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from monasca_common.devbroker.errors import DevBrokerError
 from monasca_common.devbroker.ports import HOST
-from monasca_common.tests.kafka_proxy.faults import Fault, FaultList
+from monasca_common.tests.kafka_proxy.faults import Fault
 from monasca_common.tests.kafka_proxy.link import Link
+from monasca_common.tests.threads import LoopThread
 
-_START_SECONDS = 10.0
-_STOP_SECONDS = 10.0
+_SECONDS = 10.0
 # Frames of a megabyte are common; with asyncio's default buffer of 64 KiB, the reader would pause 16 times per frame.
 _BUFFER_BYTES = 1 << 20
 
@@ -33,51 +31,48 @@ class KafkaProxy:
     """
 
     def __init__(self) -> None:
-        self._faults = FaultList()
+        self._faults: list[Fault] = []
         self._links: set[Link] = set()
         self._connections: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._loop: LoopThread | None = None
 
     def start(self, targets: Mapping[int, int]) -> None:
         """Listen. ``targets``: the port of a node by the port for its clients. Raises `OSError` if a port is in use."""
         if self._loop is not None:
             raise DevBrokerError("the proxy is already running: stop it first")
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="kafka-proxy", daemon=True)
-        self._thread.start()
+        self._loop = LoopThread()
         try:
-            self._run(self._listen(targets), _START_SECONDS)
+            self._loop.run(self._listen(targets), _SECONDS)
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
         """Close every connection and stop listening. Can be called repeatedly."""
-        if self._loop is None or self._thread is None:
-            return
-        self.clear()
-        self._run(self._close(), _STOP_SECONDS)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_STOP_SECONDS)
-        self._loop.close()
-        self._loop = self._thread = None
+        if self._loop is not None:
+            self.clear()
+            self._loop.run(self._close(), _SECONDS)
+            self._loop.stop()
+            self._loop = None
 
     def add(self, fault: Fault) -> Fault:
         """Activate the fault, and return it."""
-        self._faults.add(fault)
+        self._faults.append(fault)
         return fault
 
     def remove(self, fault: Fault) -> None:
         """Remove the fault. Delayed requests and responses pass immediately; dropped requests and responses remain
         lost."""
-        self._faults.remove(fault)
+        with contextlib.suppress(ValueError):
+            self._faults.remove(fault)
         self._end_delays(fault)
 
     def clear(self) -> None:
         """Remove every fault."""
-        self._end_delays(*self._faults.clear())
+        removed = tuple(self._faults)
+        self._faults.clear()
+        self._end_delays(*removed)
 
     def cut_connections(self) -> int:
         """Close all connections and return their number. New connections are accepted."""
@@ -87,16 +82,12 @@ class KafkaProxy:
                 link.cut()
             return len(self._links)
 
-        return int(self._run(cut(), _STOP_SECONDS)) if self._loop else 0
+        return int(self._loop.run(cut(), _SECONDS)) if self._loop else 0
 
     def _end_delays(self, *removed: Fault) -> None:
         for fault in removed:
             if self._loop is not None:
-                self._loop.call_soon_threadsafe(fault.removed.set)
-
-    def _run(self, coroutine: Coroutine[Any, Any, Any], timeout: float) -> Any:
-        assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout)
+                self._loop.loop.call_soon_threadsafe(fault.removed.set)
 
     async def _listen(self, targets: Mapping[int, int]) -> None:
         for port, target in targets.items():

@@ -9,7 +9,7 @@ import threading
 from oslotest import base
 
 from monasca_common.devbroker.ports import HOST, free_ports
-from monasca_common.tests.kafka_proxy.faults import Fault, FaultList
+from monasca_common.tests.kafka_proxy.faults import Fault
 from monasca_common.tests.kafka_proxy.framing import ApiKey, correlation_id, parse_request, without_brokers
 from monasca_common.tests.kafka_proxy.proxy import KafkaProxy
 
@@ -159,6 +159,24 @@ class TestProxy(base.BaseTestCase):
         self.proxy.remove(delay)
         self.assertEqual([0, 1], [self.answer(), self.answer()])
 
+    def test_the_first_matching_fault_affects_a_request(self):
+        first, second = self.proxy.add(Fault.drop_answer(times=1)), self.proxy.add(Fault.cut_answer())
+        send(self.client, frame(0))
+        send(self.client, frame(1))
+        self.assertIsNone(self.answer())
+        self.assertEqual((1, 1), (first.taken, second.taken))
+
+    def test_removed_faults_affect_no_request(self):
+        first, second = self.proxy.add(Fault.cut_answer()), self.proxy.add(Fault.cut_answer())
+        self.proxy.remove(first)
+        send(self.client, frame(0))
+        self.assertIsNone(self.answer())
+        self.proxy.clear()
+        self.client = self.connect()
+        send(self.client, frame(1))
+        self.assertEqual(1, self.answer())
+        self.assertEqual((0, 1), (first.taken, second.taken))
+
     def test_cut_connections_closes_all_connections(self):
         send(self.client, frame(0))
         self.answer()
@@ -218,29 +236,6 @@ class TestRequestsOfAFault(base.BaseTestCase):
         fault = Fault.drop_answer(times=2)
         taken(fault, *[request()] * 5)
         self.assertEqual(2, fault.taken)
-
-
-class TestFaultList(base.BaseTestCase):
-    def setUp(self):
-        super().setUp()
-        self.faults = FaultList()
-
-    def add(self, fault):
-        self.faults.add(fault)
-        return fault
-
-    def test_the_first_matching_fault_affects_a_request(self):
-        first, second = self.add(Fault.cut_answer(times=1)), self.add(Fault.drop_answer())
-        self.assertEqual([first, second], [self.faults.match(request()) for _ in range(2)])
-        self.assertEqual((1, 1), (first.taken, second.taken))
-
-    def test_removed_faults_affect_no_request(self):
-        first, second = self.add(Fault.cut_answer()), self.add(Fault.cut_answer())
-        self.faults.remove(first)
-        self.assertIs(second, self.faults.match(request()))
-        self.assertEqual((second,), self.faults.clear())
-        self.assertIsNone(self.faults.match(request()))
-        self.assertFalse(self.faults)
 
 
 class TestFrames(base.BaseTestCase):

@@ -16,7 +16,8 @@ from monasca_common.kafka.transport.memory import LoseAnswer
 from monasca_common.kafka.transport.memory.log import KAFKA_MAX_MESSAGE_BYTES
 from monasca_common.tests import contracts
 from monasca_common.tests.contracts import PARTITIONS, Capability, needs
-from monasca_common.tests.contracts.asynchronous import ConsumerAdapter, LoopThread, ProducerAdapter
+from monasca_common.tests.contracts.asynchronous import ConsumerAdapter, ProducerAdapter
+from monasca_common.tests.threads import LoopThread
 
 
 class MemoryMember:
@@ -125,7 +126,8 @@ class AsyncMemoryCluster(MemoryCluster):
 
     def __init__(self, kafka, defer):
         super().__init__(kafka, defer)
-        self._loop = LoopThread(defer)
+        self._loop = LoopThread()
+        defer(self._loop.stop)
 
     def open_producer(self, settings):
         return ProducerAdapter(self._loop, super().open_producer(settings))

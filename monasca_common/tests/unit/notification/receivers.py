@@ -11,6 +11,7 @@ from aiosmtpd.smtp import SMTP
 
 from monasca_common.alarms.transitions import AlarmChange, AlarmedMetric
 from monasca_common.tests.served import body_of, http_server, respond, serve
+from monasca_common.tests.threads import LoopThread
 
 ALLOWED = (ipaddress.ip_network("127.0.0.0/8"),)
 _SECONDS = 60
@@ -108,23 +109,19 @@ class MailServer:
         if tls is not None:
             self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             self.context.load_cert_chain(tls)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-        self._thread.start()
-        self._server = asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(_SECONDS)
+        self._loop = LoopThread()
+        self._server = self._loop.run(self._listen(), _SECONDS)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def _listen(self):
         def serve_client():
-            return SMTP(self, hostname="test", tls_context=self.context, loop=self._loop)
+            return SMTP(self, hostname="test", tls_context=self.context, loop=self._loop.loop)
 
-        return await self._loop.create_server(serve_client, "127.0.0.1", 0)
+        return await self._loop.loop.create_server(serve_client, "127.0.0.1", 0)
 
     def close(self):
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result(_SECONDS)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(_SECONDS)
-        self._loop.close()
+        self._loop.run(self._end(), _SECONDS)
+        self._loop.stop()
 
     async def _end(self):
         self._server.close()
