@@ -47,9 +47,7 @@ class KafkaContractCluster(contracts.Cluster):
         return topic
 
     def new_member(self, topic, group):
-        member = MemberProcess(
-            self.connection.bootstrap_servers, topics=[topic], group_id=group, **self.consumer_changes
-        )
+        member = MemberProcess(self.connection.bootstrap_servers, topic, group, self.consumer_changes)
         self._defer(member.kill)
         return member
 

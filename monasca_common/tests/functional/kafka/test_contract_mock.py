@@ -12,10 +12,11 @@ from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.transport.confluent_producer import ConfluentProducer
 from monasca_common.kafka.transport.native.producer import NativeProducer
 from monasca_common.tests import contracts
-from monasca_common.tests.contracts.asynchronous import ConsumerAdapter, LoopThread, ProducerAdapter
+from monasca_common.tests.contracts.asynchronous import ConsumerAdapter, ProducerAdapter
 from monasca_common.tests.functional.kafka.member_process import MemberProcess
 from monasca_common.tests.mock_broker import MockBroker
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.threads import LoopThread
 
 
 class NotDescribed:
@@ -67,8 +68,7 @@ class MockCluster(contracts.Cluster):
         return topic
 
     def new_member(self, topic, group):
-        servers = self.connection.bootstrap_servers
-        member = MemberProcess(servers, topics=[topic], group_id=group, **self.consumer_changes)
+        member = MemberProcess(self.connection.bootstrap_servers, topic, group, self.consumer_changes)
         self._defer(member.kill)
         return member
 
@@ -137,7 +137,8 @@ class AsyncMockCluster(MockCluster):
 
     def __init__(self, defer, **consumer_changes):
         super().__init__(defer, **consumer_changes)
-        self._loop = LoopThread(defer)
+        self._loop = LoopThread()
+        defer(self._loop.stop)
 
     def open_producer(self, settings):
         return ProducerAdapter(self._loop, super().open_producer(settings))
