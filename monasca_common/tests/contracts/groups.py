@@ -4,36 +4,15 @@ late."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
+from itertools import chain
 
 from monasca_common.kafka.consumer.commit import CommitResult
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.message import Batch, Record, TopicPartition
 from monasca_common.tests.contracts.cluster import Capability, needs
-from monasca_common.tests.contracts.scenario import Scenario
-
-
-class Recorder(RebalanceListener):
-    """Records the listener's calls; a test sets ``on_revoke`` and ``starts``."""
-
-    def __init__(self) -> None:
-        self.taken: list[TopicPartition] = []
-        self.lost_partitions: list[TopicPartition] = []
-        self.given: list[TopicPartition] = []
-        self.starts: dict[TopicPartition, int] = {}
-        self.on_revoke: Callable[[], None] = lambda: None
-
-    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
-        self.given.extend(partitions)
-        return {partition: self.starts[partition] for partition in partitions if partition in self.starts}
-
-    def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
-        self.taken.extend(partitions)
-        self.on_revoke()
-
-    def lost(self, partitions: Sequence[TopicPartition]) -> None:
-        self.lost_partitions.extend(partitions)
+from monasca_common.tests.contracts.scenario import Recorder, Scenario
 
 
 class GroupContract(Scenario):
@@ -91,21 +70,20 @@ class GroupContract(Scenario):
     def test_a_listener_receives_assigned_and_revoked_partitions(self) -> None:
         listener = Recorder()
         first, second = self.owner_of_all(listener), self.member()
-        self.assertEqual(self.partitions(self.topic), sorted(listener.given))
+        self.assertEqual(self.partitions(self.topic), sorted(chain(*listener.received("assigned"))))
         self.share(first, second)
         gone = set(self.partitions(self.topic)) if self.cluster.eager else second.assignment()
-        self.assertEqual((gone, []), (set(listener.taken), listener.lost_partitions))
+        self.assertEqual(gone, set(chain(*listener.received("revoked"))))
+        self.assertEqual([], [*chain(*listener.received("lost"))])
 
     def test_closing_revokes_everything(self) -> None:
         listener = Recorder()
         self.owner_of_all(listener).close()
-        self.assertEqual(self.partitions(self.topic), sorted(listener.taken))
+        self.assertEqual(self.partitions(self.topic), sorted(chain(*listener.received("revoked"))))
 
     def test_the_start_offset_of_a_listener_overrides_the_committed_offset(self) -> None:
         self.fill(self.topic, 3)
-        listener = Recorder()
-        listener.starts = dict.fromkeys(self.partitions(self.topic), 2)
-        reader = self.member(listener)
+        reader = self.member(Recorder(starts=dict.fromkeys(self.partitions(self.topic), 2)))
         self.assertEqual({2}, {message.offset for message in self.read(reader, 4)})
 
     # Rule 18
@@ -144,11 +122,10 @@ class GroupContract(Scenario):
     @needs(Capability.COMMITS_AMID_REBALANCE, patience_seconds=10.0)  # a rebalance of the mock cluster takes 3 s
     def test_a_commit_within_revoked_still_counts(self) -> None:
         self.fill(self.topic, 2)
-        listener = Recorder()
-        first = self.member(listener)
-        batches = self.await_batches(first, 8)
+        batches: list[Batch] = []
         results: list[CommitResult] = []
-        listener.on_revoke = lambda: results.extend(self.commit_all(first, batches).values())
+        first = self.member(Recorder(on_revoked=lambda *_: results.extend(self.commit_all(first, batches).values())))
+        batches += self.await_batches(first, 8)
         second = self.member()
         self.share(first, second)
         self.assertEqual([None] * 4, [result.error for result in results[:4]])
@@ -191,8 +168,9 @@ class GroupContract(Scenario):
         batches = self.await_batches(first, 4)
         self.cluster.outlive_poll_interval(first)
         for _ in self.attempts(lambda: "no partition was lost"):
-            if listener.lost_partitions:
+            if any(listener.received("lost")):
                 break
             first.poll(timeout=0.1)
-        self.assertEqual((self.partitions(self.topic), []), (sorted(listener.lost_partitions), listener.taken))
+        self.assertEqual(self.partitions(self.topic), sorted(chain(*listener.received("lost"))))
+        self.assertEqual([], [*chain(*listener.received("revoked"))])
         self.assertTrue(all(result.stale for result in self.commit_all(first, batches).values()))

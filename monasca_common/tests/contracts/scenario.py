@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
+from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import Batch, Message, Record, TopicPartition
 from monasca_common.kafka.producer.report import DeliveryReport
@@ -20,6 +21,34 @@ else:
     TestCase = object
 
 _SLICE_SECONDS = 0.05
+
+
+class Recorder(RebalanceListener):
+    """Records the calls, as pairs of name and sorted partitions.
+
+    ``starts``: the offsets that `assigned` returns. ``on_revoked``: called by `revoked`, with its arguments.
+    """
+
+    def __init__(
+        self, starts: Mapping[TopicPartition, int] | None = None, on_revoked: Callable[..., object] | None = None
+    ) -> None:
+        self.events: list[tuple[str, list[TopicPartition]]] = []
+        self._starts, self._on_revoked = starts or {}, on_revoked
+
+    def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int] | None:
+        self.events.append(("assigned", sorted(partitions)))
+        return {partition: self._starts[partition] for partition in partitions if partition in self._starts}
+
+    def revoked(self, partitions: Sequence[TopicPartition], deadline: float) -> None:
+        self.events.append(("revoked", sorted(partitions)))
+        if self._on_revoked is not None:
+            self._on_revoked(partitions, deadline)
+
+    def lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self.events.append(("lost", sorted(partitions)))
+
+    def received(self, name: str) -> list[list[TopicPartition]]:
+        return [partitions for event, partitions in self.events if event == name]
 
 
 class Scenario(TestCase):  # type: ignore[misc, unused-ignore]

@@ -9,7 +9,6 @@ import confluent_kafka
 from oslotest import base
 
 from monasca_common.kafka import plugins
-from monasca_common.kafka.consumer.rebalance import RebalanceListener
 from monasca_common.kafka.message import Message, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
@@ -22,30 +21,6 @@ CLASSIC = {"session_timeout_seconds": 6.0}
 EAGER = {"assignment_strategy": "range", "session_timeout_seconds": 6.0}
 KIP_848 = {"group_protocol": "consumer"}
 PROTOCOLS = {"classic": CLASSIC, "eager": EAGER, "kip-848": KIP_848}
-
-
-class Recorder(RebalanceListener):
-    """Records the listener's calls; ``starts`` is the result of `assigned`."""
-
-    def __init__(self, starts=None, on_revoked=None):
-        self.events = []
-        self._starts = starts
-        self._on_revoked = on_revoked
-
-    def assigned(self, partitions):
-        self.events.append(("assigned", sorted(partitions)))
-        return self._starts
-
-    def revoked(self, partitions, deadline):
-        self.events.append(("revoked", sorted(partitions)))
-        if self._on_revoked is not None:
-            self._on_revoked(partitions, deadline)
-
-    def lost(self, partitions):
-        self.events.append(("lost", sorted(partitions)))
-
-    def received(self, name):
-        return [partitions for event, partitions in self.events if event == name]
 
 
 class ConsumerCase(Waiting, base.BaseTestCase):

@@ -28,13 +28,9 @@ from monasca_common.kafka.errors import (
 from monasca_common.kafka.message import Batch, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings, ConsumerSettings
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.contracts.scenario import Recorder
 from monasca_common.tests.functional.administration import Permission, allow, revoke
-from monasca_common.tests.functional.kafka.consumer_case import (
-    BUSY_SECONDS,
-    ConsumerCase,
-    Recorder,
-    all_of,
-)
+from monasca_common.tests.functional.kafka.consumer_case import BUSY_SECONDS, ConsumerCase, all_of
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.waiting import PATIENCE_SECONDS
 

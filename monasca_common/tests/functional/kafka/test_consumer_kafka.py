@@ -13,6 +13,7 @@ from monasca_common.kafka.errors import CommitUnknown, FatalError, RetriableErro
 from monasca_common.kafka.message import Batch, PartitionBatch, TopicPartition
 from monasca_common.kafka.processor.offset_tracker import OffsetTracker
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.contracts.scenario import Recorder
 from monasca_common.tests.functional.kafka.consumer_case import (
     BUSY_SECONDS,
     CLASSIC,
@@ -20,7 +21,6 @@ from monasca_common.tests.functional.kafka.consumer_case import (
     KIP_848,
     SECONDS,
     ConsumerCase,
-    Recorder,
     all_of,
 )
 from monasca_common.tests.kafka_proxy import ApiKey, Fault

@@ -28,13 +28,9 @@ from monasca_common.kafka.processor.processor import Processor
 from monasca_common.kafka.processor.publishing import TransactionalPublisher
 from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
 from monasca_common.tests.checker import each_once
+from monasca_common.tests.contracts.scenario import Recorder
 from monasca_common.tests.functional.kafka import processor_program
-from monasca_common.tests.functional.kafka.consumer_case import (
-    CLASSIC,
-    KIP_848,
-    ConsumerCase,
-    Recorder,
-)
+from monasca_common.tests.functional.kafka.consumer_case import CLASSIC, KIP_848, ConsumerCase
 from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.periodic import periodic
