@@ -3,6 +3,7 @@
 
 import threading
 from bisect import bisect_left
+from unittest.mock import Mock
 
 from monasca_common.storage import fence
 from monasca_common.storage.base import Capability, Kind, Storage, Writer, Written
@@ -15,6 +16,7 @@ class MemoryStorage(Storage):
 
     capabilities = frozenset(Capability)
     kinds = frozenset(Kind)
+    open_reader = upgrade = status = prune = Mock(side_effect=NotImplementedError)
 
     def __init__(self):
         self.lock = threading.Lock()
@@ -38,18 +40,6 @@ class MemoryStorage(Storage):
 
     def away(self, times):
         self.faults += [StorageUnavailable("unavailable, for the test")] * times
-
-    def open_reader(self):
-        raise NotImplementedError
-
-    def upgrade(self):
-        raise NotImplementedError
-
-    def status(self):
-        raise NotImplementedError
-
-    def prune(self, now_ms):
-        raise NotImplementedError
 
 
 class MemoryWriter(Writer):
@@ -75,26 +65,27 @@ class MemoryWriter(Writer):
     def write(self, claim, rows):
         fence.check_call(claim, rows)
         self._storage.strike()
-        key = (claim.group, claim.topic, claim.partition)
         with self._storage.lock:
-            stored = self._storage.next.setdefault(key, StoredNext(claim.start, claim.topic_id))
-            first = bisect_left(rows.offsets, fence.first_new(claim, stored))
+            first = bisect_left(rows.offsets, self._advance(claim))
             self._storage.claims.append(claim)
             self._storage.rows += rows.values[first:]
             self._storage.message_ids += rows.message_ids[first:]
             self._storage.by_id += rows.by_id[first:]
-            if claim.end > stored.next_offset:
-                self._storage.next[key] = StoredNext(claim.end, claim.topic_id)
         return Written(stored=len(rows.values) - first, skipped=first)
 
     def accounted(self, claim):
         self._storage.strike()
-        key = (claim.group, claim.topic, claim.partition)
         with self._storage.lock:
-            stored = self._storage.next.setdefault(key, StoredNext(claim.start, claim.topic_id))
-            fence.check_claim(claim, stored)
-            if claim.end > stored.next_offset:
-                self._storage.next[key] = StoredNext(claim.end, claim.topic_id)
+            self._advance(claim)
+
+    def _advance(self, claim):
+        """Move the stored offset to the end of the claim, and return the first offset that is not stored yet."""
+        key = (claim.group, claim.topic, claim.partition)
+        stored = self._storage.next.setdefault(key, StoredNext(claim.start, claim.topic_id))
+        first = fence.first_new(claim, stored)
+        if claim.end > stored.next_offset:
+            self._storage.next[key] = StoredNext(claim.end, claim.topic_id)
+        return first
 
     def close(self):
         self._storage.closed += 1
