@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Find lost and duplicated messages by comparing the outcome reported to each sender with the stored rows."""
 
-from __future__ import annotations
-
 import contextlib
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping

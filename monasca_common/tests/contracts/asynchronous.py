@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The asyncio classes with the methods of the synchronous ones, so that they pass the same contracts."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from monasca_common.kafka.aio import AsyncConsumer, AsyncProducer
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
@@ -27,7 +25,7 @@ class _Adapter:
             return lambda *arguments, **options: self.loop.run(method(self.made, *arguments, **options))
         return getattr(self.inner, name)
 
-    def __enter__(self) -> _Adapter:
+    def __enter__(self) -> Self:
         self.loop.run(self.made.__aenter__())
         return self
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The interface that the contract requires of every cluster under test."""
 
-from __future__ import annotations
-
 import enum
 import functools
 import uuid

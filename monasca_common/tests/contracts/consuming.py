@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of `KafkaConsumer` as the only member of its group: batches, commits, start offsets, and close."""
 
-from __future__ import annotations
-
 import datetime
 
 from monasca_common.kafka.message import Record, TopicPartition

@@ -2,8 +2,6 @@
 """The contract of groups: when owners of partitions change, no message is lost, repeated needlessly, or committed
 late."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import chain
 

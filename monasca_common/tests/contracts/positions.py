@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of a consumer's positions: seeking, pausing, and offsets outside the log."""
 
-from __future__ import annotations
-
 import time
 
 from monasca_common.kafka.consumer.consumer import KafkaConsumer

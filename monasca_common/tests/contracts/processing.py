@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guarantee of `Processor` on every broker: each message is handled, and then committed."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of `KafkaProducer`: every outcome is known, and every id is kept."""
 
-from __future__ import annotations
-
 from monasca_common.kafka.errors import (
     DeliveryRefused,
     MessageTooLarge,

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The operations that the contracts share."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any

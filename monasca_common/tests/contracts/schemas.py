@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of serializers with a schema registry, in memory or published."""
 
-from __future__ import annotations
-
 import json
 import uuid
 from pathlib import Path

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of transactions: outputs and input offsets are committed together, or not at all."""
 
-from __future__ import annotations
-
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.tests.contracts.cluster import Capability, needs

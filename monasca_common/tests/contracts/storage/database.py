@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The access of contract tests to a database."""
 
-from __future__ import annotations
-
 import functools
 import json
 import threading

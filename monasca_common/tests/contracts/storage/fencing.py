@@ -2,8 +2,6 @@
 """The contract of offsets stored with rows: each row is stored once, even if two writers believe they own a
 partition."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

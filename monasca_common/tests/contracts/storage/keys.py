@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of keys: a repeated message is stored once, regardless of the order of arrival."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

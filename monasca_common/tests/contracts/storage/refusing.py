@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of rows that can never be stored: the error names each, and no row of the call is stored."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import weakref

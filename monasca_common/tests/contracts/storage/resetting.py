@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of `Writer.reset_offsets`: the next reader starts at the new offsets."""
 
-from __future__ import annotations
-
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.storage.base import Capability, Kind, StoredOffset, Written
 from monasca_common.storage.errors import RangeBeyondNext, TopicMismatch

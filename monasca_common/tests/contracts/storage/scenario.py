@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The helpers and rows of the contract's tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of `Writer.write` for every driver: it stores each row once."""
 
-from __future__ import annotations
-
 import math
 
 from monasca_common.storage.base import Capability, Kind, Rows, Written

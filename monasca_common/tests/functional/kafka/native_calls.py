@@ -6,8 +6,6 @@ Checks for crashes, lost or duplicated outcomes, columns of unequal length, and 
     PYTHONMALLOC=malloc python -m monasca_common.tests.functional.kafka.native_calls --minutes 10 [--seed N]
 """
 
-from __future__ import annotations
-
 import argparse
 import ctypes
 import faulthandler

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of tests that read configuration files."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import textwrap

@@ -2,8 +2,6 @@
 """A clock for hanging calls: its time does not change until a call hangs, so that no other call is late on a busy
 machine."""
 
-from __future__ import annotations
-
 import math
 
 from monasca_common.kafka.transport.memory import VirtualClock

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory clients whose transactions do not hide messages: for tests of hanging calls, not of visibility."""
 
-from __future__ import annotations
-
 import threading
 
 from monasca_common.kafka.transport.memory import MemoryConsumer, MemoryProducer

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """JSON texts that have broken parsers, and a strategy that generates envelopes from them."""
 
-from __future__ import annotations
-
 import json
 
 from hypothesis import strategies as st

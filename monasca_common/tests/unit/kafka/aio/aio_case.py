@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Coroutines over the memory broker, with a limit of real time."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import inspect

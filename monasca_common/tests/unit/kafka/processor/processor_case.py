@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A processor over the memory broker, with a clock that the test advances."""
 
-from __future__ import annotations
-
 import threading
 import time
 
