@@ -3,8 +3,7 @@
 
 import time
 import uuid
-from collections import Counter
-from dataclasses import dataclass
+from collections import Counter, namedtuple
 from typing import Any
 
 from oslotest import base
@@ -20,14 +19,8 @@ SECONDS = 90
 BUSY_SECONDS = 30.0  # extra time that a busy machine may need beyond the guaranteed time
 
 
-@dataclass(frozen=True)
-class Logged:
-    """A record in the log, as read by the test."""
-
-    partition: int
-    offset: int
-    message_id: bytes | None
-    value: bytes | None
+# a record in the log
+Logged = namedtuple("Logged", "partition offset message_id value")
 
 
 class ProducerCase(Waiting, base.BaseTestCase):
