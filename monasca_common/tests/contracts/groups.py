@@ -158,10 +158,7 @@ class GroupContract(Scenario):
         self.fill(self.topic, 1)
         listener = Recorder()
         first = self.cluster.consumer(
-            self.topic,
-            self.group,
-            listener=listener,
-            max_poll_interval_seconds=self.cluster.max_poll_interval_seconds,
+            self.topic, self.group, listener=listener, max_poll_interval_seconds=self.cluster.max_poll_interval_seconds
         )
         batches = self.await_batches(first, 4)
         self.cluster.outlive_poll_interval(first)

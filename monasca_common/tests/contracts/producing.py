@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of `KafkaProducer`: every outcome is known, and every id is kept."""
 
-from monasca_common.kafka.errors import (
-    DeliveryRefused,
-    MessageTooLarge,
-)
+from monasca_common.kafka.errors import DeliveryRefused, MessageTooLarge
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, IdentifiedRecords, Message, Record
 from monasca_common.kafka.partitioners import partition_for
 from monasca_common.tests.contracts.cluster import PARTITIONS, Capability, needs

@@ -3,13 +3,7 @@
 
 from dataclasses import replace
 
-from monasca_common.alarms.evaluation import (
-    AlarmState,
-    EvaluationSpan,
-    Measured,
-    evaluate,
-    needed_from_ms,
-)
+from monasca_common.alarms.evaluation import AlarmState, EvaluationSpan, Measured, evaluate, needed_from_ms
 from monasca_common.alarms.partials import WindowPartial, runs
 from monasca_common.models.readings import Reading
 

@@ -5,28 +5,19 @@ only to compute the values of expressions."""
 from collections import namedtuple
 from itertools import count
 from math import fsum, inf
+from operator import ge, gt, le, lt
+from statistics import fmean
 
 Change = namedtuple("Change", "old new timestamp_ms states values")
 Measurement = namedtuple("Measurement", "time_ms value sub")
 
 
 def meets(sub, value):
-    return {
-        "GT": value > sub.threshold,
-        "GTE": value >= sub.threshold,
-        "LT": value < sub.threshold,
-        "LTE": value <= sub.threshold,
-    }[sub.operator]
+    return {"GT": gt, "GTE": ge, "LT": lt, "LTE": le}[sub.operator](value, sub.threshold)
 
 
 def value_of(function, values):
-    return {
-        "min": min,
-        "max": max,
-        "sum": fsum,
-        "count": lambda some: float(len(some)),
-        "avg": lambda some: fsum(some) / len(some),
-    }[function](values)
+    return float({"min": min, "max": max, "sum": fsum, "count": len, "avg": fmean}[function](values))
 
 
 def irrevocable(sub):

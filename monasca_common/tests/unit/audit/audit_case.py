@@ -66,12 +66,7 @@ class AuditCase(base.BaseTestCase):
         listener = None if again_from is None else GivenStarts(again_from)
         with self.kafka.consumer(TOPIC, group, topic_check_seconds=0.0, listener=listener) as consumer:
             counter = LogCounter(
-                self.settings,
-                consumer,
-                self.kafka.producer(**changes),
-                tier,
-                since_ms=since_ms,
-                clock=self.clock,
+                self.settings, consumer, self.kafka.producer(**changes), tier, since_ms=since_ms, clock=self.clock
             )
             ends = {tp: self.kafka.broker.watermarks(tp)[1] for tp in self.partitions()}
             while any((consumer.position(tp) or 0) < end for tp, end in ends.items()):

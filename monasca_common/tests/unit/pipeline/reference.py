@@ -14,6 +14,7 @@ Quantity = namedtuple(
 Event = namedtuple("Event", "time_ms partition offset quantity columns")
 
 PERIOD_MS = {"hourly": 3_600_000, "daily": 86_400_000}
+COMBINE = {"sum": sum, "max": max, "min": min, "avg": lambda values: sum(values) / len(values)}
 DEFAULT = ["tenant_id", "user_id", "resource_uuid", "geolocation", "region", "zone", "host", "project_id"]
 
 
@@ -160,17 +161,11 @@ def first_stage(row, events, without_value):
 def fetch(events, by, operation):
     for group, members in sorted(split(events, lambda event: tuple(event.columns[column] for column in by)).items()):
         first, last = min(one.time_ms for one in members), max(one.time_ms for one in members)
-        values = [one.quantity for one in members]
-        at_first = [one for one in members if one.time_ms == first]
-        at_last = [one for one in members if one.time_ms == last]
-        quantity = {
-            "sum": sum(values),
-            "max": max(values),
-            "min": min(values),
-            "avg": sum(values) / len(values),
-            "oldest": max(at_first, key=lambda one: (one.partition, one.offset)).quantity,
-            "latest": max(at_last, key=lambda one: (one.partition, one.offset)).quantity,
-        }[operation]
+        if operation in COMBINE:
+            quantity = COMBINE[operation]([one.quantity for one in members])
+        else:
+            at_end = [one for one in members if one.time_ms == {"oldest": first, "latest": last}[operation]]
+            quantity = max(at_end, key=lambda one: (one.partition, one.offset)).quantity
         yield Quantity(named(by, group), "NA", quantity, len(members), first, last)
 
 
@@ -200,11 +195,7 @@ def roll_up(quantities, by, operation):
     by = [column for column in by if column not in ("aggregated_metric_name", "aggregation_period")]
     groups = split(quantities, lambda one: tuple(one.columns.get(column, one.otherwise) for column in by))
     for group, members in sorted(groups.items()):
-        values = [one.quantity for one in members]
-        quantity = {"sum": sum(values), "max": max(values), "min": min(values), "avg": sum(values) / len(values)}[
-            operation
-        ]
-        yield combined(named(by, group), members, quantity)
+        yield combined(named(by, group), members, COMBINE[operation]([one.quantity for one in members]))
 
 
 def combined(columns, members, quantity, *ends):

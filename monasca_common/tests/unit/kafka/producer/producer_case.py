@@ -27,8 +27,7 @@ class ProducerCase(Waiting, base.BaseTestCase):
     def producer(self, **settings):
         settings = self.kafka.producer_settings(**settings)
         producer = KafkaProducer(
-            settings,
-            lambda batch_bytes, on_error: MemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error),
+            settings, lambda batch_bytes, on_error: MemoryProducer(settings, batch_bytes=batch_bytes, on_error=on_error)
         )
         self.addCleanup(producer.close, 0)
         return producer
