@@ -25,35 +25,31 @@ def _version(version: int, value: float, value_meta: str | None = None) -> Measu
 @needs(Capability.TRANSACTIONAL_OFFSETS)
 class KeyContract(Scenario):
     def test_a_stored_measurement_counts_as_repeated(self) -> None:
-        writer = self.database.writer()
         given = [measurement(0), measurement(1, value_meta=_META[0])]
-        self.assertEqual(Written(stored=2), self.write(writer, Kind.METRICS, given))
-        self.assertEqual(Written(repeated=2), self.write(writer, Kind.METRICS, given, 2))
+        self.assertEqual(Written(stored=2), self.write(self.writer, Kind.METRICS, given))
+        self.assertEqual(Written(repeated=2), self.write(self.writer, Kind.METRICS, given, 2))
         mixed = [*given, measurement(2)]
-        self.assertEqual(Written(stored=1, repeated=2), self.write(writer, Kind.METRICS, mixed, 4))
+        self.assertEqual(Written(stored=1, repeated=2), self.write(self.writer, Kind.METRICS, mixed, 4))
 
     def test_nan_is_equal_to_itself_and_greater_than_every_number(self) -> None:
-        writer = self.database.writer()
         rows = [_version(1, value) for value in (NAN, math.inf, NAN, -math.inf)]
         for turn, order in enumerate(itertools.permutations(rows)):
             given = [each._replace(time_ms=NOW_MS + turn) for each in order]
-            written = self.write(writer, Kind.METRICS, given, topic=f"one-{turn}")
+            written = self.write(self.writer, Kind.METRICS, given, topic=f"one-{turn}")
             self.assertEqual(Written(stored=1, repeated=1, conflicting=2), written)
             for offset, each in enumerate(given, 4):
                 outcome = Written(repeated=1) if each.value is NAN else Written(conflicting=1)
-                self.assertEqual(outcome, self.write(writer, Kind.METRICS, [each], offset, topic=f"one-{turn}"))
+                self.assertEqual(outcome, self.write(self.writer, Kind.METRICS, [each], offset, topic=f"one-{turn}"))
         self.assertEqual({"nan"}, {repr(each.value) for each in self.stored(Kind.METRICS)})
 
     def test_another_value_counts_as_conflicting(self) -> None:
-        writer = self.database.writer()
-        self.write(writer, Kind.METRICS, [_version(2, 1.0)])
+        self.write(self.writer, Kind.METRICS, [_version(2, 1.0)])
         for number, other in enumerate((_version(3, 2.0), _version(1, 9.0), _version(3, 2.0, _META[0])), 1):
-            self.assertEqual(Written(conflicting=1), self.write(writer, Kind.METRICS, [other], number))
+            self.assertEqual(Written(conflicting=1), self.write(self.writer, Kind.METRICS, [other], number))
 
     def test_the_same_value_in_a_later_version_is_repeated_and_updates_the_version(self) -> None:
-        writer = self.database.writer()
-        self.write(writer, Kind.METRICS, [_version(1, 5.0)])
-        self.assertEqual(Written(repeated=1), self.write(writer, Kind.METRICS, [_version(3, 5.0)], 1))
+        self.write(self.writer, Kind.METRICS, [_version(1, 5.0)])
+        self.assertEqual(Written(repeated=1), self.write(self.writer, Kind.METRICS, [_version(3, 5.0)], 1))
         self.assertEqual([_version(3, 5.0)], self.stored(Kind.METRICS))
 
     def test_the_greatest_row_of_a_key_is_kept_in_any_order(self) -> None:
@@ -81,20 +77,18 @@ class KeyContract(Scenario):
         writer.close()
 
     def test_a_repeated_key_in_one_call_is_stored_once_and_counted(self) -> None:
-        writer = self.database.writer()
         same = [_version(1, 1.0), _version(1, 1.0)]
-        self.assertEqual(Written(stored=1, repeated=1), self.write(writer, Kind.METRICS, same))
+        self.assertEqual(Written(stored=1, repeated=1), self.write(self.writer, Kind.METRICS, same))
         other = [_version(1, 1.0), _version(2, 2.0), _version(1, 1.0), measurement(5)]
-        self.assertEqual(Written(stored=1, conflicting=3), self.write(writer, Kind.METRICS, other, 2))
+        self.assertEqual(Written(stored=1, conflicting=3), self.write(self.writer, Kind.METRICS, other, 2))
 
     def test_counts_add_up_and_the_greatest_row_is_kept_for_random_rows(self) -> None:
         chance = random.Random(4)
-        writer = self.database.writer()
         greatest: dict[tuple[bytes, int], Measurement] = {}
         offset = stored = 0
         for _ in range(25):
             batch = [_random_measurement(chance) for _ in range(chance.randrange(1, 40))]
-            written = self.write(writer, Kind.METRICS, batch, offset)
+            written = self.write(self.writer, Kind.METRICS, batch, offset)
             self.assertEqual(len(batch), written.stored + written.repeated + written.conflicting)
             offset += len(batch)
             stored += written.stored
@@ -106,13 +100,16 @@ class KeyContract(Scenario):
         self.assertEqual(expected, self.stored(Kind.METRICS))
 
     def test_time_and_message_id_are_the_key_of_the_other_kinds(self) -> None:
-        writer = self.database.writer()
         for kind in self.database.storage().kinds - {Kind.METRICS}:
             ids = [message_id(0), message_id(1)]
-            self.assertEqual(Written(stored=2), self.write(writer, kind, [row(kind), row(kind)], topic=kind, ids=ids))
+            self.assertEqual(
+                Written(stored=2), self.write(self.writer, kind, [row(kind), row(kind)], topic=kind, ids=ids)
+            )
             again = [row(kind), row(kind), row(kind, time_ms=NOW_MS + 1), row(kind)]
             ids = [message_id(1), message_id(2), message_id(2), message_id(2)]
-            self.assertEqual(Written(stored=2, repeated=2), self.write(writer, kind, again, 2, topic=kind, ids=ids))
+            self.assertEqual(
+                Written(stored=2, repeated=2), self.write(self.writer, kind, again, 2, topic=kind, ids=ids)
+            )
             expected = [(message_id(n), NOW_MS) for n in range(3)] + [(message_id(2), NOW_MS + 1)]
             self.assertEqual(expected, [(each, stored.time_ms) for each, stored in self.stored(kind)])
 
@@ -130,19 +127,17 @@ class KeyContract(Scenario):
             self.assertEqual(expected, [(each, stored.time_ms) for each, stored in self.stored(kind)])
 
     def test_rows_by_id_and_other_rows_in_one_call_keep_their_keys(self) -> None:
-        writer = self.database.writer()
         given = [row(Kind.LOGS, n, time_ms=NOW_MS + n) for n in range(4)]
         ids = [message_id(0)] * 4
         by_id = [True, True, False, False]
-        self.assertEqual(Written(stored=3, repeated=1), self.write(writer, Kind.LOGS, given, ids=ids, by_id=by_id))
+        self.assertEqual(Written(stored=3, repeated=1), self.write(self.writer, Kind.LOGS, given, ids=ids, by_id=by_id))
         self.assertEqual([given[0], given[2], given[3]], [stored for _, stored in self.stored(Kind.LOGS)])
 
     def test_a_refused_call_reserves_no_ids(self) -> None:
-        writer = self.database.writer()
         bad = [row(Kind.LOGS, 0), row(Kind.LOGS, 1, time_ms=1)]
-        self.assertRaises(RowsRefused, self.write, writer, Kind.LOGS, bad, by_id=[True] * 2)
+        self.assertRaises(RowsRefused, self.write, self.writer, Kind.LOGS, bad, by_id=[True] * 2)
         later = [row(Kind.LOGS, 0, time_ms=NOW_MS + 1)]
-        self.assertEqual(Written(stored=1), self.write(writer, Kind.LOGS, later, by_id=[True]))
+        self.assertEqual(Written(stored=1), self.write(self.writer, Kind.LOGS, later, by_id=[True]))
 
 
 def _random_measurement(chance: random.Random) -> Measurement:

@@ -47,11 +47,10 @@ class OperationContract(Scenario):
         self.assertEqual((StoredOffset(GROUP, TOPIC, 0, TOPIC_ID, 42),), status.offsets)
 
     def test_pruning_removes_only_rows_older_than_their_retention(self) -> None:
-        writer = self.database.writer()
         kinds = self.database.storage().kinds
         for kind in kinds:
             rows = [row(kind, 0), row(kind, 1), row(kind, 1, time_ms=NOW_MS - 10 * _DAY_MS)]
-            self.write(writer, kind, rows, topic=kind)
+            self.write(self.writer, kind, rows, topic=kind)
         self._prune_at(NOW_MS)
         for kind in kinds:
             self.assertEqual(3, len(self.stored(kind)), kind)
@@ -61,31 +60,29 @@ class OperationContract(Scenario):
             self.assertEqual(2, len(self.stored(kind)), kind)
 
     def test_a_writer_continues_after_all_rows_were_pruned(self) -> None:
-        writer = self.database.writer()
         kinds = self.database.storage().kinds
         for kind in kinds:
-            self.write(writer, kind, [row(kind, 0)], topic=kind)
+            self.write(self.writer, kind, [row(kind, 0)], topic=kind)
         later_ms = NOW_MS + (self.database.settings.default_retention_days + 2) * _DAY_MS
         self.database.clock.now_ms = later_ms
         removed = self._prune_at(later_ms)
         self.assertEqual(set(map(str, kinds)) - {"metrics"} | {"measurements"}, set(removed) - {"series"})
         for kind in kinds:
             self.assertEqual([], self.stored(kind))
-            written = self.write(writer, kind, [row(kind, 0, time_ms=later_ms)], 1, topic=kind)
+            written = self.write(self.writer, kind, [row(kind, 0, time_ms=later_ms)], 1, topic=kind)
             self.assertEqual(Written(stored=1), written)
         self.assertEqual([row(Kind.METRICS, 0, time_ms=later_ms)], self.stored(Kind.METRICS))
 
     def test_an_id_is_removed_with_its_row(self) -> None:
-        writer = self.database.writer()
         retention_ms = self.database.settings.default_retention_days * _DAY_MS
         ids, by_id = [message_id(0)], [True]
-        self.write(writer, Kind.LOGS, [row(Kind.LOGS)], ids=ids, by_id=by_id)
+        self.write(self.writer, Kind.LOGS, [row(Kind.LOGS)], ids=ids, by_id=by_id)
         self._prune_at(NOW_MS + retention_ms - 1)
         self.database.clock.now_ms = NOW_MS + retention_ms
         later = row(Kind.LOGS, time_ms=NOW_MS + retention_ms)
-        self.assertEqual(Written(repeated=1), self.write(writer, Kind.LOGS, [later], 1, ids=ids, by_id=by_id))
+        self.assertEqual(Written(repeated=1), self.write(self.writer, Kind.LOGS, [later], 1, ids=ids, by_id=by_id))
         self.assertEqual({"logs", "logs_by_id"}, set(self._prune_at(NOW_MS + retention_ms + 2 * _DAY_MS)))
-        self.assertEqual(Written(stored=1), self.write(writer, Kind.LOGS, [later], 2, ids=ids, by_id=by_id))
+        self.assertEqual(Written(stored=1), self.write(self.writer, Kind.LOGS, [later], 2, ids=ids, by_id=by_id))
 
     def _prune_at(self, now_ms: int) -> Counter[str]:
         removed: Counter[str] = Counter()

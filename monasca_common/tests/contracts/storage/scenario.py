@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The helpers and rows of the contract's tests."""
 
+import functools
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,10 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
     """Base of the contracts. The driver's ``setUp`` sets ``database``, which is prepared."""
 
     database: Database
+
+    @functools.cached_property
+    def writer(self) -> Writer:
+        return self.database.writer()
 
     def write(
         self,

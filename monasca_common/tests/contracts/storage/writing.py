@@ -14,19 +14,17 @@ _FOREIGN = "Größe 温度 🌡 \u200b \\ ' \" % $1 \t"
 
 class WriteContract(Scenario):
     def test_rows_of_every_kind_are_stored_unchanged(self) -> None:
-        writer = self.database.writer()
         for kind in self.database.storage().kinds:
             given = [row(kind, number, time_ms=NOW_MS + number) for number in range(3)]
-            self.write(writer, kind, given, topic=kind)
+            self.write(self.writer, kind, given, topic=kind)
             if kind is Kind.METRICS:
                 self.assertEqual(given, self.stored(kind))
             else:
                 self.assertEqual([(message_id(n), given[n]) for n in range(3)], self.stored(kind))
 
     def test_text_in_any_language_is_stored_unchanged(self) -> None:
-        writer = self.database.writer()
         for kind in self.database.storage().kinds:
-            self.write(writer, kind, [row(kind, text=_FOREIGN)], topic=kind)
+            self.write(self.writer, kind, [row(kind, text=_FOREIGN)], topic=kind)
             [stored] = self.stored(kind)
             self.assertEqual(row(kind, text=_FOREIGN), stored if kind is Kind.METRICS else stored[1])
 
@@ -54,10 +52,9 @@ class WriteContract(Scenario):
         self.assertEqual(list(map(repr, values)), [repr(each.value) for each in self.stored(Kind.METRICS)])
 
     def test_a_repeated_range_is_stored_once(self) -> None:
-        writer = self.database.writer()
         for kind in self.database.storage().kinds:
             for _ in range(2):
-                self.write(writer, kind, [row(kind, number) for number in range(5)], topic=kind)
+                self.write(self.writer, kind, [row(kind, number) for number in range(5)], topic=kind)
             self.assertEqual(5, len(self.stored(kind)), kind)
 
     def test_one_call_stores_20000_rows(self) -> None:
@@ -68,19 +65,16 @@ class WriteContract(Scenario):
         self.assertEqual(given, self.stored(Kind.METRICS))
 
     def test_a_call_without_rows_stores_none(self) -> None:
-        writer = self.database.writer()
         for kind in self.database.storage().kinds:
-            self.assertEqual(Written(), writer.write(claim(0, 5, topic=kind), Rows(kind, [], [])))
+            self.assertEqual(Written(), self.writer.write(claim(0, 5, topic=kind), Rows(kind, [], [])))
             self.assertEqual([], self.stored(kind))
 
     def test_an_undeclared_kind_is_refused(self) -> None:
         storage = self.database.storage()
-        writer = self.database.writer()
         for kind in set(Kind) - storage.kinds:
-            self.assertRaises(NotSupported, self.write, writer, kind, [row(kind)], topic=kind)
+            self.assertRaises(NotSupported, self.write, self.writer, kind, [row(kind)], topic=kind)
 
     def test_columns_of_unequal_length_raise_value_error(self) -> None:
-        writer = self.database.writer()
         kinds = self.database.storage().kinds
         for rows in (
             Rows(Kind.METRICS, [measurement()], [0, 1]),
@@ -88,13 +82,12 @@ class WriteContract(Scenario):
             *(Rows(kind, [row(kind)], [0], [message_id(0)], [True] * 2) for kind in kinds - {Kind.METRICS}),
             Rows(Kind.METRICS, [measurement()], [0], (), [True]),
         ):
-            self.assertRaises(ValueError, writer.write, claim(0, 2), rows)
+            self.assertRaises(ValueError, self.writer.write, claim(0, 2), rows)
 
     def test_rows_outside_their_claim_raise_value_error(self) -> None:
-        writer = self.database.writer()
         for start, end in ((1, 2), (0, 1), (3, 0)):
             rows = Rows(Kind.METRICS, [measurement(0), measurement(1)], [0, 1])
-            self.assertRaises(ValueError, writer.write, claim(start, end), rows)
+            self.assertRaises(ValueError, self.writer.write, claim(start, end), rows)
 
     @needs(Capability.READS)
     def test_a_reader_sees_rows_while_the_writer_is_open(self) -> None:
@@ -113,8 +106,7 @@ class WriteContract(Scenario):
         self.assertRaises(ValueError, self.database.writer().accounted, claim(5, 4))
 
     def test_series_and_time_are_the_key_of_a_measurement(self) -> None:
-        writer = self.database.writer()
         given = [measurement(0), measurement(1), measurement(0, time_ms=NOW_MS + 1)]
-        self.write(writer, Kind.METRICS, given)
-        self.write(writer, Kind.METRICS, given, len(given))
+        self.write(self.writer, Kind.METRICS, given)
+        self.write(self.writer, Kind.METRICS, given, len(given))
         self.assertEqual(3, len(self.stored(Kind.METRICS)))
