@@ -60,18 +60,12 @@ class ConsumerContract(Scenario):
         first = TopicPartition(self.topic, 0)
         consumer = self.cluster.consumer(self.topic, self.group, partitions=[first])
         self.await_batches(consumer, 1)
-        for _ in self.attempts(lambda: "no end"):
-            consumer.poll(timeout=0.05)
-            if consumer.lag() == {first: 0}:
-                break
+        self.settle(consumer, until=lambda: consumer.lag() == {first: 0})
         for offset, messages in ((0, 1), (1, 0)):  # the second offset is the end of the log
             consumer.seek(first, offset)
             self.assertEqual({}, consumer.take_ends())
             self.await_batches(consumer, messages)
-            for _ in self.attempts(lambda: "the end was not reached again"):
-                consumer.poll(timeout=0.05)
-                if consumer.take_ends():
-                    break
+            self.settle(consumer, until=lambda: bool(consumer.take_ends()))
 
     def test_chosen_partitions_are_read_and_no_others(self) -> None:
         self.fill(self.topic, 2)
