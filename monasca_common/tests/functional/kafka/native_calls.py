@@ -17,7 +17,8 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from monasca_common.kafka.transport.native._librdkafka import Consumer, Error, Producer, Rows
@@ -200,47 +201,30 @@ def call(tracked: Tracked, numbers: random.Random) -> None:
 
 
 def work(
-    producers: list[Tracked],
-    consumers: list[Reading],
-    servers: str,
-    numbers: random.Random,
-    until: float,
-    failures: list[str],
+    producers: list[Tracked], consumers: list[Reading], servers: str, numbers: random.Random, until: float
 ) -> None:
-    try:
-        while time.monotonic() < until:
-            slot = numbers.randrange(CLIENTS)
-            try:
-                if numbers.random() < 0.7:
-                    call(producers[slot], numbers)
-                else:
-                    read(consumers[slot], numbers)
-            except REFUSALS:
-                continue
-            # Other threads can be using a client that is closed. If no thread closes it, the last reference destroys
-            # it.
-            if numbers.random() < 0.0005:
-                producer, producers[slot] = producers[slot], Tracked(servers, numbers)
-                if numbers.random() < 0.5:
-                    producer.client.close()
-            if numbers.random() < 0.001:
-                consumer, consumers[slot] = consumers[slot], Reading(servers, numbers)
-                numbers.choice((consumer.client.close, consumer.client.abandon, lambda: None))()
-    except BaseException as error:
-        failures.append(repr(error))
-        raise
+    while time.monotonic() < until:
+        slot = numbers.randrange(CLIENTS)
+        try:
+            if numbers.random() < 0.7:
+                call(producers[slot], numbers)
+            else:
+                read(consumers[slot], numbers)
+        except REFUSALS:
+            continue
+        # Other threads can be using a client that is closed. If no thread closes it, the last reference destroys it.
+        if numbers.random() < 0.0005:
+            producer, producers[slot] = producers[slot], Tracked(servers, numbers)
+            if numbers.random() < 0.5:
+                producer.client.close()
+        if numbers.random() < 0.001:
+            consumer, consumers[slot] = consumers[slot], Reading(servers, numbers)
+            numbers.choice((consumer.client.close, consumer.client.abandon, lambda: None))()
 
 
-def end(each: Tracked | Reading, failures: list[str]) -> None:
-    try:
-        each.end()
-    except BaseException as error:
-        failures.append(repr(error))
-        raise
-
-
-def hanging(threads: Sequence[threading.Thread], until: float) -> int:
-    """Run the threads. Return how many of them have not ended `HANG_SECONDS` after ``until``."""
+def hanging(calls: Sequence[Callable[[], None]], until: float) -> int:
+    """Run each call in a thread. Return how many of them have not ended `HANG_SECONDS` after ``until``."""
+    threads = [threading.Thread(target=call, daemon=True) for call in calls]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -289,25 +273,19 @@ def run(servers: str, numbers: random.Random, seconds: float) -> None:
     producers = [Tracked(servers, numbers) for _ in range(CLIENTS)]
     consumers = [Reading(servers, numbers) for _ in range(CLIENTS)]
     failures: list[str] = []
+
+    def fail(thread: threading.ExceptHookArgs) -> None:
+        failures.append(repr(thread.exc_value))
+        threading.__excepthook__(thread)
+
+    threading.excepthook = fail
     started, hangs = time.monotonic(), 0
     sizes = []
     for number in range(1, ROUNDS + 1):
         until = started + seconds * number / ROUNDS
         chances = [random.Random(numbers.random()) for _ in range(THREADS)]
-        hangs += hanging(
-            [
-                threading.Thread(
-                    target=work, args=(producers, consumers, servers, chance, until, failures), daemon=True
-                )
-                for chance in chances
-            ],
-            until,
-        )
-        clients = (*producers, *consumers)
-        hangs += hanging(
-            [threading.Thread(target=end, args=(each, failures), daemon=True) for each in clients], time.monotonic()
-        )
-        del clients
+        hangs += hanging([partial(work, producers, consumers, servers, chance, until) for chance in chances], until)
+        hangs += hanging([each.end for each in (*producers, *consumers)], time.monotonic())
         for slot in range(CLIENTS):
             producers[slot], consumers[slot] = Tracked(servers, numbers), Reading(servers, numbers)
         size = allocated_bytes()
