@@ -9,7 +9,7 @@ where ``MyCase`` is a `testtools.TestCase` whose ``setUp`` sets ``self.cluster``
 unsupported features from its ``capabilities``: tests that need them still run, and must fail.
 """
 
-from monasca_common.tests.contracts.cluster import PARTITIONS, Capability, Cluster, KillableMember, needs
+from monasca_common.tests.contracts.cluster import PARTITIONS, Capability, Cluster, needs
 from monasca_common.tests.contracts.consuming import ConsumerContract
 from monasca_common.tests.contracts.groups import GroupContract
 from monasca_common.tests.contracts.positions import PositionContract
@@ -23,7 +23,6 @@ __all__ = [
     "Cluster",
     "ConsumerContract",
     "GroupContract",
-    "KillableMember",
     "PositionContract",
     "ProcessorContract",
     "ProducerContract",

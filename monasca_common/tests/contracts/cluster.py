@@ -7,7 +7,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
@@ -36,14 +36,6 @@ class Capability(enum.Enum):
     COMMITS_AMID_REBALANCE = "accepts commits of members that do not know yet that the group rebalances"
     TRANSACTIONS = "has transactions, and hides uncommitted messages"
     CONSUMER_PROTOCOL = "has the group protocol consumer (KIP-848), which Kafka has by default since 4.0"
-
-
-class KillableMember(Protocol):
-    """A member of a group that owns partitions, in its own process or the equivalent."""
-
-    def kill(self) -> None:
-        """End the member abruptly, without leaving the group."""
-        ...
 
 
 class Cluster(ABC):
@@ -115,8 +107,11 @@ class Cluster(ABC):
         """Return a new topic with `PARTITIONS` partitions."""
 
     @abstractmethod
-    def new_member(self, topic: str, group: str) -> KillableMember:
-        """Start a group member that owns partitions and that this process does not have to poll."""
+    def new_member(self, topic: str, group: str) -> Any:
+        """Start a group member that owns partitions and that this process does not have to poll.
+
+        Its ``kill()`` ends it abruptly, without leaving the group.
+        """
 
     @abstractmethod
     def outlive_poll_interval(self, consumer: KafkaConsumer) -> None:
@@ -125,25 +120,21 @@ class Cluster(ABC):
     # Optional capabilities of a cluster.
 
     def recreate_topic(self, topic: str) -> None:
-        raise _lacking(self, Capability.TOPIC_IDS)
+        raise NotImplementedError(Capability.TOPIC_IDS.value)
 
     def delete_records(self, partition: TopicPartition, before: int) -> None:
-        raise _lacking(self, Capability.DELETE_RECORDS)
+        raise NotImplementedError(Capability.DELETE_RECORDS.value)
 
     def add_partition(self, topic: str) -> None:
-        raise _lacking(self, Capability.MORE_PARTITIONS)
+        raise NotImplementedError(Capability.MORE_PARTITIONS.value)
 
     def lose_produce_answers(self, count: int) -> None:
         """Lose the responses to the next ``count`` produce requests, which the broker executes."""
-        raise _lacking(self, Capability.LOST_ANSWERS)
+        raise NotImplementedError(Capability.LOST_ANSWERS.value)
 
     def outage(self) -> AbstractContextManager[None]:
         """Return a context in which the cluster is reachable but does not respond."""
-        raise _lacking(self, Capability.OUTAGES)
-
-
-def _lacking(cluster: Cluster, capability: Capability) -> NotImplementedError:
-    return NotImplementedError(f"{type(cluster).__name__} is not one that {capability.value}")
+        raise NotImplementedError(Capability.OUTAGES.value)
 
 
 def needs(capability: Capability, *, patience_seconds: float = 3.0) -> Callable[[TestMethod], TestMethod]:

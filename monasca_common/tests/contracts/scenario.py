@@ -3,7 +3,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
 from monasca_common.kafka.consumer.rebalance import RebalanceListener
@@ -19,6 +19,8 @@ else:
     TestCase = object
 
 _SLICE_SECONDS = 0.05
+
+Error = TypeVar("Error", bound=Exception)
 
 
 class Recorder(RebalanceListener):
@@ -100,9 +102,9 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
             ends, begins = reader.seek_to_end(), reader.seek_to_beginning()
             return self.read(reader, sum(ends.values()) - sum(begins.values()))
 
-    def await_error(self, consumer: KafkaConsumer, kind: type[Exception]) -> Exception:
+    def await_error(self, consumer: KafkaConsumer, kind: type[Error]) -> Error:
         """Poll until an error of this kind is returned; any other result fails the test."""
-        found: list[Exception] = []
+        found: list[Error] = []
         for _ in self.attempts(lambda: f"no {kind.__name__} came"):
             batch = consumer.poll(timeout=_SLICE_SECONDS)
             found = [error for error in batch.errors if isinstance(error, kind)]
