@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of tests that read configuration files."""
 
-import os
-import tempfile
 import textwrap
 
 from oslo_config import cfg
@@ -26,11 +24,7 @@ class ConfigurationTestCase(base.BaseTestCase):
 
     def path_of(self, text: str) -> str:
         """Write a file with this text; it is deleted after the test."""
-        handle, path = tempfile.mkstemp(suffix=".conf", text=True)
-        self.addCleanup(os.unlink, path)
-        with os.fdopen(handle, "w") as file:
-            file.write(textwrap.dedent(text))
-        return path
+        return self.create_tempfiles([("test", textwrap.dedent(text))])[0]
 
     def configured(self, text: str) -> cfg.ConfigOpts:
         return self.read(self.path_of(text))

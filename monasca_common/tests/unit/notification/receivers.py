@@ -18,10 +18,7 @@ _SECONDS = 60
 
 
 def change(**facts):
-    """Return a change of an alarm.
-
-    ``facts``: the fields that differ from the defaults.
-    """
+    """Return a change of an alarm. ``facts``: the fields that differ from the defaults."""
     usual = {
         "tenant": "t1",
         "alarm_id": "a1",

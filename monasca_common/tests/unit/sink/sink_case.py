@@ -5,7 +5,6 @@ import contextlib
 import sqlite3
 import tempfile
 from pathlib import Path
-from types import SimpleNamespace
 
 from oslo_config import cfg
 from oslotest import base
@@ -27,16 +26,14 @@ TIME_MS = 1_769_839_200_000  # 2026-01-31T06:00:00Z
 
 
 def message(value, key=None, headers=(), timestamp=TIME_MS):
-    return SimpleNamespace(value=value, key=key, headers=tuple(headers), timestamp=timestamp)
+    return {"values": value, "keys": key, "headers": tuple(headers), "timestamps": timestamp}
 
 
 def batch(topic, messages, first=0, partition=0):
-    names = {"values": "value", "keys": "key", "headers": "headers", "timestamps": "timestamp"}
+    offsets = list(range(first, first + len(messages)))
 
     def read(name):
-        if name == "offsets":
-            return list(range(first, first + len(messages)))
-        return [getattr(each, names[name]) for each in messages]
+        return offsets if name == "offsets" else [each[name] for each in messages]
 
     return PartitionBatch(TopicPartition(topic, partition), 0, LazyColumns(len(messages), read))
 

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-import threading
-
 from oslotest import base
 
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.kafka.transport.memory import MemoryProducer, VirtualClock
+from monasca_common.tests.threads import run_together
 from monasca_common.tests.waiting import Waiting
 
 AWAY = {"timeout": 0}  # an expired deadline: the report has the outcomes known immediately
@@ -49,9 +48,4 @@ class ProducerCase(Waiting, base.BaseTestCase):
 
     def at_once(self, call):
         """Return the result of a waiting call on another thread."""
-        results = []
-        thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
-        thread.start()
-        thread.join(50)
-        self.assertEqual(1, len(results), "the call did not return")
-        return results[0]
+        return run_together(lambda _: call(), [None])[0]
