@@ -26,10 +26,6 @@ class GroupContract(Scenario):
         """Poll both consumers until each owns half of the partitions."""
         self.settle(first, second, until=lambda: len(first.assignment()) == len(second.assignment()) == 2)
 
-    def committed(self, consumer: KafkaConsumer) -> dict[TopicPartition, int]:
-        """Return the committed offsets of the partitions that this member owns."""
-        return consumer.seek_to_committed()
-
     # Joining and leaving
 
     def test_two_members_share_a_topic_and_one_of_them_reads_each_message(self) -> None:
@@ -107,7 +103,7 @@ class GroupContract(Scenario):
         results = self.commit_all(first, batches)
         for partition in second.assignment():
             self.assertTrue(results[partition].stale, partition)
-        self.assertEqual(dict.fromkeys(second.assignment(), 0), self.committed(second))
+        self.assertEqual(dict.fromkeys(second.assignment(), 0), second.seek_to_committed())
         if not self.cluster.eager:
             self.assertTrue(all(results[partition].committed for partition in first.assignment()))
 
@@ -127,7 +123,7 @@ class GroupContract(Scenario):
         second = self.member()
         self.share(first, second)
         self.assertEqual([None] * 4, [result.error for result in results[:4]])
-        self.assertEqual(dict.fromkeys(second.assignment(), 2), self.committed(second))
+        self.assertEqual(dict.fromkeys(second.assignment(), 2), second.seek_to_committed())
 
     # Rule 14
     def test_a_broker_stores_a_lower_commit_of_a_member_that_does_not_own_the_partition(self) -> None:
@@ -138,7 +134,7 @@ class GroupContract(Scenario):
         foreign = min(second.assignment())
         second.commit({foreign: 3})
         first._transport.commit({foreign: 1})
-        self.assertEqual(1, self.committed(second)[foreign])
+        self.assertEqual(1, second.seek_to_committed()[foreign])
 
     # Pauses and losses
 

@@ -1,7 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The contract of transactions: outputs and input offsets are committed together, or not at all."""
 
-from monasca_common.kafka.message import Record
+import contextlib
+
+from monasca_common.kafka.consumer.consumer import KafkaConsumer
+from monasca_common.kafka.message import Batch, Record
 from monasca_common.kafka.producer.producer import KafkaProducer
 from monasca_common.tests.contracts.cluster import Capability, needs
 from monasca_common.tests.contracts.scenario import Scenario
@@ -14,6 +17,12 @@ class Interruption(Exception):
 class TransactionContract(Scenario):
     def transactional(self) -> KafkaProducer:
         return self.cluster.producer(transactional_id=self.cluster.name("transactional"))
+
+    def consumer_and_input(self) -> tuple[KafkaConsumer, Batch]:
+        self.publish(self.topic, [Record(b"in", partition=0)])
+        consumer = self.cluster.consumer(self.topic, self.group)
+        [batch] = self.await_batches(consumer, 1)
+        return consumer, batch
 
     def values(self, topic: str, count: int) -> list[bytes | None]:
         """Return the first ``count`` committed values; hidden messages are missing from it."""
@@ -35,44 +44,34 @@ class TransactionContract(Scenario):
     @needs(Capability.TRANSACTIONS)
     def test_aborted_messages_are_never_visible(self) -> None:
         producer = self.transactional()
-        try:
-            with producer.transaction() as transaction:
-                transaction.send(self.topic, b"aborted", key=b"k")
-                producer.flush(self.cluster.patience_seconds)
-                raise Interruption
-        except Interruption:
-            pass
+        with contextlib.suppress(Interruption), producer.transaction() as transaction:
+            transaction.send(self.topic, b"aborted", key=b"k")
+            producer.flush(self.cluster.patience_seconds)
+            raise Interruption
         with producer.transaction() as transaction:
             transaction.send(self.topic, b"committed", key=b"k")
         self.assertEqual([b"committed"], self.values(self.topic, 1))
 
     @needs(Capability.TRANSACTIONS)
     def test_inputs_are_committed_with_the_outputs(self) -> None:
-        source, sink, group = self.cluster.new_topic(), self.cluster.new_topic(), self.cluster.name()
-        self.publish(source, [Record(b"in", partition=0)])
-        consumer = self.cluster.consumer(source, group)
-        [batch] = self.await_batches(consumer, 1)
+        sink = self.cluster.new_topic()
+        consumer, batch = self.consumer_and_input()
         with self.transactional().transaction() as transaction:
             transaction.commit_offsets(consumer, batch)
             transaction.send(sink, b"out")
         self.assertEqual([b"out"], self.values(sink, 1))
         consumer.close()
-        self.publish(source, [Record(b"next", partition=0)])
-        again = self.cluster.consumer(source, group)
+        self.publish(self.topic, [Record(b"next", partition=0)])
+        again = self.cluster.consumer(self.topic, self.group)
         self.assertEqual([b"next"], [message.value for message in self.read(again, 1)])
 
     # Rule 20
     @needs(Capability.TRANSACTIONS)
     def test_an_abort_reads_the_inputs_again(self) -> None:
-        source, sink, group = self.cluster.new_topic(), self.cluster.new_topic(), self.cluster.name()
-        self.publish(source, [Record(b"in", partition=0)])
-        consumer = self.cluster.consumer(source, group)
-        [batch] = self.await_batches(consumer, 1)
-        try:
-            with self.transactional().transaction() as transaction:
-                transaction.commit_offsets(consumer, batch)
-                transaction.send(sink, b"out")
-                raise Interruption
-        except Interruption:
-            pass
+        sink = self.cluster.new_topic()
+        consumer, batch = self.consumer_and_input()
+        with contextlib.suppress(Interruption), self.transactional().transaction() as transaction:
+            transaction.commit_offsets(consumer, batch)
+            transaction.send(sink, b"out")
+            raise Interruption
         self.assertEqual([b"in"], [message.value for message in self.read(consumer, 1)])
