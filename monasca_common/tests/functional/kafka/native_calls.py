@@ -285,7 +285,7 @@ def run(servers: str, numbers: random.Random, seconds: float) -> None:
         until = started + seconds * number / ROUNDS
         chances = [random.Random(numbers.random()) for _ in range(THREADS)]
         hangs += hanging([partial(work, producers, consumers, servers, chance, until) for chance in chances], until)
-        hangs += hanging([each.end for each in (*producers, *consumers)], time.monotonic())
+        hangs += hanging([*(each.end for each in producers), *(each.end for each in consumers)], time.monotonic())
         for slot in range(CLIENTS):
             producers[slot], consumers[slot] = Tracked(servers, numbers), Reading(servers, numbers)
         size = allocated_bytes()

@@ -22,7 +22,8 @@ class AioCase(base.BaseTestCase):
         super().__init_subclass__()
         for name, test in list(vars(cls).items()):
             if name.startswith("test_") and inspect.iscoroutinefunction(test):
-                setattr(cls, name, _in_loop(test))
+                run = functools.wraps(test)(lambda self, test=test: self.run_loop(test(self)))
+                setattr(cls, name, run)
 
     def setUp(self):
         super().setUp()
@@ -32,10 +33,7 @@ class AioCase(base.BaseTestCase):
             self.broker.create_topic(topic, PARTITIONS)
 
     def run_loop(self, coroutine):
-        async def run():
-            return await asyncio.wait_for(coroutine, _PATIENCE_SECONDS)
-
-        return asyncio.run(run())
+        return asyncio.run(asyncio.wait_for(coroutine, _PATIENCE_SECONDS))
 
     def producer(self, **changes):
         return AsyncProducer(self.kafka.producer(**changes))
@@ -48,11 +46,3 @@ class AioCase(base.BaseTestCase):
 
     def committed(self):
         return sum(self.broker.committed(GROUP).values())
-
-
-def _in_loop(test):
-    @functools.wraps(test)
-    def run(self):
-        self.run_loop(test(self))
-
-    return run
