@@ -10,14 +10,17 @@ import threading
 import time
 import uuid
 
+import confluent_kafka
 import fixtures
 
-from monasca_common.kafka.errors import CommitUnknown, FatalError, FencedError
+from monasca_common.kafka import plugins
+from monasca_common.kafka.errors import CommitUnknown, FatalError, FencedError, RetriableError
 from monasca_common.kafka.message import Record, TopicPartition
 from monasca_common.kafka.processor.processor import Processor
+from monasca_common.kafka.settings import ConnectionSettings, ProducerSettings
+from monasca_common.kafka.transport import client_thread
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.administration import allow, revoke
-from monasca_common.tests.functional.kafka import hanging_program
 from monasca_common.tests.functional.kafka.producer_case import BUSY_SECONDS, SECONDS, ProducerCase, doubled
 from monasca_common.tests.functional.kafka.test_security import SecurityCase
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
@@ -26,6 +29,7 @@ from monasca_common.tests.periodic import periodic
 TIMEOUT = 3.0
 MESSAGES = 300
 EXITS = 20
+EXIT_STATUS = 3
 EXIT_SECONDS = 5.0 + BUSY_SECONDS
 CLOSE_SECONDS = 1.0 + BUSY_SECONDS
 
@@ -179,9 +183,7 @@ class TestExit(HangCase):
         self.cut_off_the_coordinator()
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
             ends = list(pool.map(self.end, range(EXITS)))
-        self.assertEqual(
-            [(hanging_program.EXIT_STATUS, [])] * EXITS, [(status, error_text) for status, error_text, _ in ends]
-        )
+        self.assertEqual([(EXIT_STATUS, [])] * EXITS, [(status, error_text) for status, error_text, _ in ends])
         self.assertLess(max(seconds for _, _, seconds in ends), EXIT_SECONDS)
 
     def end(self, number):
@@ -193,7 +195,7 @@ class TestExit(HangCase):
             "poisoned": number % 2 == 0,
             "closes": number % 4 < 2,
         }
-        command = [sys.executable, "-m", hanging_program.__name__, json.dumps(facts)]
+        command = [sys.executable, "-m", __name__, json.dumps(facts)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None and process.stderr is not None
             process.stdout.readline()
@@ -273,3 +275,67 @@ class TestReopenedTransactions(HangCase):
         self.move(reader)
         with each_once():
             self.assertEqual(list(range(MESSAGES)), self.seen())
+
+
+# the program of TestExit
+
+
+class ReadOnce:
+    """A consumer that has read one message of a partition."""
+
+    def __init__(self, servers, group):
+        self._client = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group, "log_level": 0})
+
+    def next_offsets(self, inputs):
+        return inputs
+
+    def group_metadata(self):
+        return self._client.consumer_group_metadata()
+
+    def seek_to_committed(self):
+        raise AssertionError("nothing is read again")
+
+
+def main(facts):
+    """End while a call of the producer hangs; return the exit status.
+
+    With ``poisoned`` the call has passed its deadline by then; otherwise its caller still waits.
+    """
+    client_thread.GRACE_SECONDS = 0.2
+    producer = plugins.kafka_producer(
+        ProducerSettings(
+            ConnectionSettings(facts["servers"]),
+            transactional_id=facts["transactional_id"],
+            transaction_timeout_seconds=1.0 if facts["poisoned"] else 60.0,
+        )
+    )
+    consumer = ReadOnce(facts["servers"], facts["group"])
+    while True:
+        try:
+            producer.init_transactions(20.0)
+            break
+        except RetriableError:
+            continue
+    ended = []
+
+    def transact():
+        try:
+            with producer.transaction() as transaction:
+                transaction.commit_offsets(consumer, {TopicPartition(facts["topic"], 0): 1})
+        except FatalError:
+            ended.append(True)
+
+    threading.Thread(target=transact, daemon=True).start()
+    deadline = time.monotonic() + 120
+    while not (ended if facts["poisoned"] else producer.health().oldest_call_seconds > 0.5):
+        if time.monotonic() > deadline:
+            return 1
+        time.sleep(0.05)
+    print("ends", flush=True)  # noqa: T201
+    if facts["closes"]:
+        producer.close(1)
+    return EXIT_STATUS
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))
