@@ -6,7 +6,6 @@ import gc
 import weakref
 from typing import Any
 
-from monasca_common.models.rows import AlarmTransition, Event, LogEntry
 from monasca_common.storage.base import Capability, Kind, Written
 from monasca_common.storage.errors import RowsRefused
 from monasca_common.tests.contracts.storage.database import NOW_MS, needs
@@ -15,19 +14,17 @@ from monasca_common.tests.contracts.storage.scenario import Scenario, make_serie
 _DAY_MS = 86_400_000
 _NO_TEXT = "an unpaired surrogate: \ud83d"  # cannot be encoded
 _NO_JSON = f'{{"a": "{_NO_TEXT}"}}'
+_BAD_FIELDS = {
+    Kind.METRICS: {"value_meta": _NO_JSON},
+    Kind.ALARM_HISTORY: {"reason": _NO_TEXT},
+    Kind.LOGS: {"message": _NO_TEXT},
+    Kind.EVENTS: {"payload": _NO_JSON},
+}
 
 
 def _bad(kind: Kind, number: int = 0) -> Any:
     """Return a row that every database refuses."""
-    good = row(kind, number)
-    if kind is Kind.METRICS:
-        return good._replace(value_meta=_NO_JSON)
-    if isinstance(good, AlarmTransition):
-        return good._replace(reason=_NO_TEXT)
-    if isinstance(good, LogEntry):
-        return good._replace(message=_NO_TEXT)
-    assert isinstance(good, Event)
-    return good._replace(payload=_NO_JSON)
+    return row(kind, number)._replace(**_BAD_FIELDS[kind])
 
 
 class _Values(list[Any]):
