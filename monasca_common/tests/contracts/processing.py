@@ -2,7 +2,7 @@
 """The guarantee of `Processor` on every broker: each message is handled, and then committed."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,8 +22,8 @@ class ProcessorContract(Scenario):
         self.handled: list[Message] = []
         self.changed = threading.Condition()
 
-    def collect(self, batch: PartitionBatch) -> None:
-        """Return a handler that collects its messages."""
+    def collect(self, batch: Iterable[Message]) -> None:
+        """Handle messages by collecting them."""
         with self.changed:
             self.handled.extend(batch)
             self.changed.notify_all()
@@ -98,9 +98,7 @@ class ProcessorContract(Scenario):
         def handler(message: Message) -> None:
             if (message.partition, message.offset) == (2, 1):
                 raise Poison("not of this world")
-            with self.changed:
-                self.handled.append(message)
-                self.changed.notify_all()
+            self.collect([message])
 
         letters = DeadLetters(topic=dead)
         with self.running(handler, producer=self.cluster.producer(), dead_letters=letters, per_message=True):

@@ -3,6 +3,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from monasca_common.kafka.consumer.consumer import KafkaConsumer
@@ -72,14 +73,8 @@ class Scenario(TestCase):  # type: ignore[misc, unused-ignore]
 
     def fill(self, topic: str, count: int) -> None:
         """Write ``count`` messages 0, 1, … to each partition; their timestamps are 1000, 2000, …"""
-        self.publish(
-            topic,
-            [
-                Record(b"%d" % number, partition=partition, timestamp_ms=(number + 1) * 1000)
-                for partition in range(4)
-                for number in range(count)
-            ],
-        )
+        numbers = product(range(4), range(count))
+        self.publish(topic, [Record(b"%d" % n, partition=part, timestamp_ms=(n + 1) * 1000) for part, n in numbers])
 
     def await_batches(self, consumer: KafkaConsumer, count: int) -> list[Batch]:
         """Poll until ``count`` messages were returned; errors fail the test, except temporary errors."""
