@@ -10,13 +10,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
+from keystoneauth1.identity import v3
+from keystoneauth1.session import Session
+from keystoneclient.v3.client import Client
 
 from monasca_common.devbroker import ports
-from monasca_common.tests import web
 from monasca_common.tests.waiting import wait_until_ready
+from monasca_common.tests.web import is_ok
 
 _SECONDS = 300  # the import takes ten seconds, and longer on a busy machine
 PASSWORD = "a-secret"
@@ -101,7 +103,7 @@ class KeystoneServer:
 
         ``poll``: returns the exit status of the server, or ``None`` while it runs.
         """
-        wait_until_ready(lambda: self.call("GET", "")[0] == 200, poll, self.log, seconds=_SECONDS)
+        wait_until_ready(lambda: is_ok(self.url), poll, self.log, seconds=_SECONDS)
 
     def stop(self) -> None:
         if self.process is not None:
@@ -123,54 +125,35 @@ class KeystoneServer:
             for process in reversed(processes):
                 process.resume()
 
-    def call(self, method: str, path: str, body: object = None, token: str | None = None) -> tuple[int, Any, Any]:
-        """Return status, headers (names in lower case) and the parsed body."""
-        headers = {"X-Auth-Token": token} if token else {}
-        status, answered, text = web.request(self.port, method, f"/v3{path}", body, headers, timeout=_SECONDS)
-        return status, answered, json.loads(text) if text else None
+    def client(self, user: str = "admin", project: str | None = "admin") -> Client:
+        """Return a client of the user, scoped to the project, or without a scope for ``None``."""
+        account = v3.PasswordMethod(username=user, password=PASSWORD, user_domain_id="default")
+        auth = v3.Auth(self.url, [account], project_name=project, project_domain_id="default")
+        return Client(session=Session(auth, timeout=_SECONDS), endpoint_override=self.url)
 
     def token(self, user: str = "admin", project: str | None = "admin") -> str:
-        """Return a token scoped to the project, or an unscoped token for ``None``."""
-        domain = {"id": "default"}
-        auth: dict[str, Any] = {
-            "identity": {
-                "methods": ["password"],
-                "password": {"user": {"name": user, "domain": domain, "password": PASSWORD}},
-            }
-        }
-        if project is not None:
-            auth["scope"] = {"project": {"name": project, "domain": domain}}
-        status, headers, body = self.call("POST", "/auth/tokens", {"auth": auth})
-        assert status == 201, body
-        return str(headers["x-subject-token"])
+        return str(self.client(user, project).session.get_token())
 
     def project(self, name: str) -> str:
         """Create a project, and return its id."""
-        return self._made("/projects", "project", {"name": name, "domain_id": "default"})
+        return str(self.client().projects.create(name, "default").id)
 
     def role(self, name: str) -> str:
         """Return the id of the role, which is created if it does not exist."""
-        found = self.call("GET", f"/roles?name={name}", token=self.token())[2]["roles"]
-        return found[0]["id"] if found else self._made("/roles", "role", {"name": name})
+        roles = self.client().roles
+        found = roles.list(name=name) or [roles.create(name)]
+        return str(found[0].id)
 
     def user(self, name: str, project_id: str, *role_ids: str) -> None:
-        user = {"name": name, "domain_id": "default", "password": PASSWORD}
-        user_id = self._made("/users", "user", user)
+        client = self.client()
+        user_id = client.users.create(name, "default", password=PASSWORD).id
         for role_id in role_ids:
-            path = f"/projects/{project_id}/users/{user_id}/roles/{role_id}"
-            assert self.call("PUT", path, token=self.token())[0] == 204
+            client.roles.grant(role_id, user=user_id, project=project_id)
 
     def service(self, kind: str, url: str, region: str = "RegionOne") -> None:
         """Register a service of this type with its public address in the catalog."""
-        service_id = self._made("/services", "service", {"type": kind, "name": kind})
-        self._made(
-            "/endpoints", "endpoint", {"service_id": service_id, "interface": "public", "url": url, "region": region}
-        )
-
-    def _made(self, path: str, kind: str, fields: dict[str, Any]) -> str:
-        status, _, body = self.call("POST", path, {kind: fields}, self.token())
-        assert status == 201, body
-        return str(body[kind]["id"])
+        client = self.client()
+        client.endpoints.create(client.services.create(kind, kind).id, url, "public", region)
 
     def _manage(self, *commands: list[str]) -> None:
         command = [sys.executable, "-c", _MANAGE, str(self.folder / "keystone.conf"), json.dumps(commands)]

@@ -152,25 +152,23 @@ class TestKeystone(KeystoneCase):
                     self.assertEqual((b"401", True), (answer.split()[1], self.keystone.url.encode() in answer))
 
     def test_an_application_credential_is_exchanged_for_a_token_until_it_is_deleted(self):
-        token = self.keystone.token("agent", "observed")
-        (user,) = self.keystone.call("GET", "/users?name=agent", token=self.keystone.token())[2]["users"]
-        path, fields = f"/users/{user['id']}/application_credentials", {"application_credential": {"name": "p"}}
-        made = self.keystone.call("POST", path, fields, token)[2]["application_credential"]
+        credentials = self.keystone.client("agent", "observed").application_credentials
+        made = credentials.create("p")
 
         def basic(secret):
-            encoded = base64.b64encode(f"{made['id']}:{secret}".encode()).decode()
+            encoded = base64.b64encode(f"{made.id}:{secret}".encode()).decode()
             return {"Authorization": f"Basic {encoded}"}
 
         api = self.api(text=f"{self.authenticated()}token_cache_time = 1\n")
         body = bytes(cramjam.snappy.compress_raw(up((1.5, NOW_MS))))
         prometheus = {"Content-Type": "application/x-protobuf", "Content-Encoding": "snappy"}
-        written = api.post(body, prometheus | basic(made["secret"]), "/api/v1/write")
-        self.assertEqual((204, 204), (written[0], api.post(metric(), basic(made["secret"]))[0]))
+        written = api.post(body, prometheus | basic(made.secret), "/api/v1/write")
+        self.assertEqual((204, 204), (written[0], api.post(metric(), basic(made.secret))[0]))
         self.assertEqual([self.project] * 2, self.tenants())
         self.assert_unauthorized(api.post(metric(), basic("wrong")))
-        self.assertEqual(204, self.keystone.call("DELETE", f"{path}/{made['id']}", token=token)[0])
-        self.wait_until(lambda: api.post(metric(), basic(made["secret"]))[0] == 401)
-        self.assertNotIn(made["secret"], api.text())
+        credentials.delete(made.id)
+        self.wait_until(lambda: api.post(metric(), basic(made.secret))[0] == 401)
+        self.assertNotIn(made.secret, api.text())
 
     def test_a_token_without_a_project_is_refused(self):
         token = self.keystone.token("writer", None)
