@@ -16,20 +16,25 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+import psutil
 
 from monasca_common.devbroker import ports
 from monasca_common.devbroker.errors import DevBrokerError
 from monasca_common.devbroker.node import START_SECONDS
 from monasca_common.devbroker.ports import HOST
-from monasca_common.devbroker.supervisor import ServerProcess, Supervisor, wait_until
+from monasca_common.devbroker.supervisor import ServerProcess, Supervisor
 
 _USER = "monasca"
 _END_SECONDS = 15.0
 _LINGER_SECONDS = 0.3
+# oslotest gives every test a temporary folder, which is removed after the test, and which the server's user cannot read
+# if root starts the server. The folder of the process can be read.
+_TEMPORARY = tempfile.gettempdir()
 
 _DEFAULTS = {
     "listen_addresses": HOST,
@@ -83,7 +88,7 @@ class PostgresqlServer:
         """Create the data folder, start the server, and wait until it accepts connections."""
         if self._supervisor is not None:
             raise DatabaseFailed("the server is already running: stop it first")
-        self._folder = self._data_dir or Path(tempfile.mkdtemp(prefix="monasca-common-postgresql-"))
+        self._folder = self._data_dir or Path(tempfile.mkdtemp(prefix="monasca-common-postgresql-", dir=_TEMPORARY))
         self._folder.mkdir(parents=True, exist_ok=True)
         self._supervisor = Supervisor(remove=() if self._data_dir else (self._folder,))
         try:
@@ -103,9 +108,9 @@ class PostgresqlServer:
         if self._supervisor is None:
             return
         if self._process is not None:
-            sessions = self._children()  # frozen sessions would not detect the end of the postmaster
+            sessions = self._sessions()  # frozen sessions would not detect the end of the postmaster
             self._process.signal(signal.SIGKILL)
-            _kill(sessions)
+            _signal(sessions, signal.SIGKILL)
         self._supervisor.close()
         self._supervisor = self._process = None
 
@@ -125,12 +130,11 @@ class PostgresqlServer:
 
     def kill(self) -> None:
         """Send SIGKILL to the postmaster, as the kernel does when memory is exhausted. The sessions also end."""
-        sessions = self._children()
+        sessions = self._sessions()
         self._server().signal(signal.SIGKILL)
         self._server().ended_within(_END_SECONDS)
         # Sessions end by themselves, but a busy session would hold the shared memory that the next start needs.
-        wait_until(lambda: not any(map(_exists, sessions)), _LINGER_SECONDS)
-        _kill(sessions)
+        _signal(psutil.wait_procs(sessions, _LINGER_SECONDS)[1], signal.SIGKILL)
 
     def restart(self) -> None:
         """Stop the server if it runs, start it with the same port and data, and recover committed data."""
@@ -143,13 +147,13 @@ class PostgresqlServer:
 
     def freeze(self) -> None:
         """Send SIGSTOP to the server and its sessions: connections stay open, but requests get no response."""
-        for pid in [*self._children(), self.pid]:
-            _signal(pid, signal.SIGSTOP)
+        _signal(self._sessions(), signal.SIGSTOP)
+        self._server().signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Send SIGCONT to the server and its sessions."""
-        for pid in [*self._children(), self.pid]:
-            _signal(pid, signal.SIGCONT)
+        _signal(self._sessions(), signal.SIGCONT)
+        self._server().signal(signal.SIGCONT)
 
     def url(self, database: str = "postgres") -> str:
         """Return the URL for SQLAlchemy and ``[database] connection``."""
@@ -237,13 +241,12 @@ class PostgresqlServer:
         if self._user is not None:
             os.chown(path, self._user, self._user)
 
-    def _children(self) -> list[int]:
-        """Return the process ids of the sessions and helper processes."""
-        try:
-            text = Path(f"/proc/{self.pid}/task/{self.pid}/children").read_text()
-        except OSError:
-            return []
-        return [int(pid) for pid in text.split()]
+    def _sessions(self) -> list[psutil.Process]:
+        """Return the sessions and helper processes."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if self.pid is not None:
+                return list(psutil.Process(self.pid).children())
+        return []
 
 
 def _installed() -> Path:
@@ -255,20 +258,7 @@ def _installed() -> Path:
     return newest.parent
 
 
-def _exists(pid: int) -> bool:
-    """Return whether the process is running. A zombie is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def _kill(pids: list[int]) -> None:
-    for pid in pids:
-        _signal(pid, signal.SIGKILL)
-
-
-def _signal(pid: int | None, signum: signal.Signals) -> None:
-    if pid is not None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signum)
+def _signal(processes: Iterable[psutil.Process], signum: signal.Signals) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signum)

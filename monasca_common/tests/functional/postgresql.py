@@ -1,32 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PostgreSQL servers for tests."""
+"""The PostgreSQL server that tests share. A test that kills, freezes or fills its server starts a `PostgresqlServer`,
+which is ready in half a second."""
 
 import atexit
-import tempfile
-import threading
-from typing import Any
+import functools
 
-from fixtures import Fixture, MonkeyPatch
+from fixtures import Fixture
 
 from monasca_common.tests.postgresql_server import PostgresqlServer
-
-# oslotest gives every test a temporary folder that is removed after the test. Servers that outlive a test use the
-# original folder.
-_TEMPORARY = tempfile.gettempdir()
-_starting = threading.Lock()
-
-
-class PostgresqlFixture(Fixture):
-    """A separate server, for a test that kills, freezes or fills its server. It is ready in half a second."""
-
-    def __init__(self, **arguments: Any) -> None:
-        self.server = PostgresqlServer(**arguments)
-
-    def _setUp(self) -> None:
-        self.addCleanup(self.server.stop)
-        # If root starts the server, it runs as another user, who cannot read the folders of a test.
-        with MonkeyPatch("tempfile.tempdir", _TEMPORARY):
-            self.server.start()
 
 
 class SharedPostgresql(Fixture):
@@ -45,15 +26,9 @@ class SharedPostgresql(Fixture):
         self.addCleanup(self.server.execute, f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-_postgresql: list[PostgresqlServer] = []
-
-
+@functools.cache
 def _shared_postgresql() -> PostgresqlServer:
-    with _starting:
-        if not _postgresql:
-            server = PostgresqlServer(settings={"fsync": "off"})
-            with MonkeyPatch("tempfile.tempdir", _TEMPORARY):
-                server.start()
-            atexit.register(server.stop)
-            _postgresql.append(server)
-        return _postgresql[0]
+    server = PostgresqlServer(settings={"fsync": "off"})
+    server.start()
+    atexit.register(server.stop)
+    return server

@@ -34,10 +34,11 @@ from monasca_common.tests.functional.changed_command import (
     replace_at_once,
     set_constants,
 )
-from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
+from monasca_common.tests.functional.postgresql import SharedPostgresql
 from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.postgresql_server import PostgresqlServer
 from monasca_common.tests.unit.notification import receivers
 from monasca_common.tests.unit.notification.notification_case import NotificationCase, ids
 from monasca_common.tests.unit.notification.receivers import change
@@ -337,7 +338,7 @@ class OutageTest(OutageCase):
 @periodic("long outage; the normal run contains a receiver that is down")
 class DatabaseOutageTest(OutageCase):
     def database_settings(self):
-        self.server = self.useFixture(PostgresqlFixture(settings={"fsync": "off"})).server
+        self.server = self.enterContext(PostgresqlServer(settings={"fsync": "off"}))
         return StorageSettings("postgresql", self.server.create_database())
 
     def test_a_database_that_is_down_loses_nothing(self):

@@ -25,10 +25,11 @@ from monasca_common.tests.checker import ReportedOutcome, check
 from monasca_common.tests.functional import changed_command
 from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.persister import persister_mutants
-from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
+from monasca_common.tests.functional.postgresql import SharedPostgresql
 from monasca_common.tests.functional.processes import kill_group, start_process
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
+from monasca_common.tests.postgresql_server import PostgresqlServer
 from monasca_common.tests.unit.persister import envelopes
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 from monasca_common.tests.web import fetch
@@ -155,7 +156,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
         if self.database == "sqlite":
             url = f"sqlite:///{self.folder}/monasca.sqlite"
         elif self.own_server:
-            self.server = self.useFixture(PostgresqlFixture(settings={"fsync": "off"})).server
+            self.server = self.enterContext(PostgresqlServer(settings={"fsync": "off"}))
             url = self.server.create_database()
         else:
             url = self.useFixture(SharedPostgresql()).url

@@ -20,9 +20,10 @@ from monasca_common.storage.sql.connections import ReadConnections
 from monasca_common.storage.sql.queries import Queries
 from monasca_common.storage.sql.reader import SqlReader
 from monasca_common.tests.contracts import storage as testing
-from monasca_common.tests.functional.postgresql import PostgresqlFixture, SharedPostgresql
+from monasca_common.tests.functional.postgresql import SharedPostgresql
 from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase
 from monasca_common.tests.periodic import periodic
+from monasca_common.tests.postgresql_server import PostgresqlServer
 from monasca_common.tests.unit.storage.sqlite.test_reads import ReadsContract
 from monasca_common.tests.unit.storage.test_positions import GROUP, ManyPartitions
 
@@ -243,7 +244,7 @@ class BoundsTest(base.BaseTestCase):
         self.assertIn("db upgrade", str(error))
 
     def test_a_frozen_or_stopped_server_delays_no_read_beyond_its_limit_and_is_used_again_later(self):
-        server = self.useFixture(PostgresqlFixture()).server
+        server = self.enterContext(PostgresqlServer())
         connections = self.connections(server.url(), read_timeout_seconds=_TIMEOUT_SECONDS, read_connections=1)
         one = _run("SELECT 1")
         self.assertEqual(1, connections.run(one))

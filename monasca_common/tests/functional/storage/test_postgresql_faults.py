@@ -23,14 +23,13 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.contracts.storage import SqlDatabase
-from monasca_common.tests.functional.postgresql import PostgresqlFixture
 from monasca_common.tests.functional.storage.postgresql_case import (
     PostgresqlTestCase,
     batch,
     write_until_stored,
 )
 from monasca_common.tests.periodic import periodic
-from monasca_common.tests.postgresql_server import PostgresqlServer
+from monasca_common.tests.postgresql_server import _TEMPORARY, PostgresqlServer
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
 
 
@@ -112,7 +111,7 @@ class OwnServerTestCase(Waiting, PostgresqlTestCase):
 
     def new_url(self):
         if self.server is None:
-            self.server = self.useFixture(PostgresqlFixture(settings=self.settings)).server
+            self.server = self.enterContext(PostgresqlServer(settings=self.settings))
         return self.server.create_database()
 
     def empty_database(self, **changes):
@@ -377,12 +376,10 @@ class NothingLeftTest(PostgresqlTestCase):
             "from monasca_common.tests.postgresql_server import PostgresqlServer\n"
             "server = PostgresqlServer(); server.start()\n"
             f"{before_the_end}"
-            "print(server.pid, *server._children(), flush=True)\n"
+            "print(server.pid, *(each.pid for each in server._sessions()), flush=True)\n"
             "os.kill(os.getpid(), signal.SIGKILL)\n"
         )
-        from monasca_common.tests.functional import postgresql
-
-        environment = {**os.environ, "TMPDIR": postgresql._TEMPORARY}
+        environment = {**os.environ, "TMPDIR": _TEMPORARY}
         done = subprocess.run(
             [os.sys.executable, "-c", program],
             capture_output=True,
@@ -401,10 +398,7 @@ class NothingLeftTest(PostgresqlTestCase):
         self.assertEqual([], left)
 
     def test_a_data_folder_keeps_the_databases_for_the_next_start(self):
-        from monasca_common.tests.functional import postgresql
-
-        # If root starts the server, it runs as another user, who cannot read the folders of a test.
-        folder = Path(tempfile.mkdtemp(dir=postgresql._TEMPORARY))
+        folder = Path(tempfile.mkdtemp(dir=_TEMPORARY))
         self.addCleanup(shutil.rmtree, folder)
         folder.chmod(0o755)
         for statement in ("CREATE DATABASE kept", "DROP DATABASE kept"):
@@ -413,7 +407,7 @@ class NothingLeftTest(PostgresqlTestCase):
         self.assertTrue((folder / "data").exists())
 
     def test_two_servers_run_concurrently(self):
-        first, second = (self.useFixture(PostgresqlFixture()).server for _ in range(2))
+        first, second = (self.enterContext(PostgresqlServer()) for _ in range(2))
         self.assertNotEqual(first.url(), second.url())
         first.kill()
         second.create_database()
