@@ -437,10 +437,9 @@ class Stack:
         self.api_port, tls_port = ports.free_ports(2)
         apis = [each.api_port for each in self.instances.values() if each.kind == "api"]
         main = nginx.write_configuration(folder, self.api_port, tls_port, apis)  # type: ignore[no-untyped-call]
-        program = nginx.program()  # type: ignore[no-untyped-call]
-        if program is None:
+        if nginx.PROGRAM is None:
             raise ServiceFailed(nginx.MISSING)
-        supervisor.start([program, "-p", str(folder), "-c", str(main)], log=self.folder / "logs" / "nginx.log")
+        supervisor.start([nginx.PROGRAM, "-p", str(folder), "-c", str(main)], log=self.folder / "logs" / "nginx.log")
         deadline = time.monotonic() + _READY_SECONDS
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection((ports.HOST, self.api_port)):

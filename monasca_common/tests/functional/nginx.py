@@ -4,18 +4,18 @@
 import getpass
 import re
 import shutil
-import signal
-import socket
-import subprocess
 from pathlib import Path
 
 import fixtures
 
 from monasca_common.devbroker import certificates
-from monasca_common.devbroker.ports import free_ports
-from monasca_common.tests.waiting import PATIENCE_SECONDS, wait_until_ready
+from monasca_common.devbroker.ports import accepts, free_ports
+from monasca_common.tests.functional.processes import start_process
+from monasca_common.tests.waiting import wait_until_ready
 
 PUBLISHED = Path(__file__).parents[3] / "deploy" / "nginx" / "monasca-api.conf"
+#: The path of nginx, or ``None`` if it is not installed.
+PROGRAM = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 MISSING = "no nginx is installed (Debian's package nginx-light)"
 
 _MAIN = """\
@@ -36,11 +36,6 @@ http {{
     include {folder}/monasca-api.conf;
 }}
 """
-
-
-def program():
-    """The path of nginx, or ``None`` if it is not installed."""
-    return shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
 
 
 def write_configuration(folder, port, tls_port, api_ports, **changes):
@@ -74,19 +69,9 @@ class Nginx(fixtures.Fixture):
         self._changes = changes
 
     def _setUp(self):
-        self.folder = Path(self.useFixture(fixtures.TempDir()).path)
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
         self.port, self.tls_port = free_ports(2)
-        main = write_configuration(self.folder, self.port, self.tls_port, [self._api_port], **self._changes)
-        self.ca_file = self.folder / "ca.pem"
-        with (self.folder / "stderr").open("wb") as log:
-            self._process = subprocess.Popen([program(), "-p", self.folder, "-c", main], stdout=log, stderr=log)
-        self.addCleanup(self._stop)
-        wait_until_ready(self._is_listening, self._process.poll, self.folder / "stderr")
-
-    def _is_listening(self):
-        socket.create_connection(("127.0.0.1", self.port)).close()
-        return True
-
-    def _stop(self):
-        self._process.send_signal(signal.SIGTERM)
-        self._process.wait(PATIENCE_SECONDS)
+        main = write_configuration(folder, self.port, self.tls_port, [self._api_port], **self._changes)
+        self.ca_file, log = folder / "ca.pem", folder / "stderr"
+        process = start_process(self, [PROGRAM, "-p", folder, "-c", main], log)
+        wait_until_ready(lambda: accepts(self.port), process.poll, log)

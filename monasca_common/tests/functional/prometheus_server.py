@@ -3,10 +3,7 @@
 
 import json
 import shutil
-import subprocess
-import tempfile
 import urllib.parse
-import urllib.request
 from collections import Counter
 from pathlib import Path
 
@@ -14,13 +11,14 @@ import fixtures
 import yaml
 
 from monasca_common.devbroker.ports import free_ports
+from monasca_common.tests.functional.processes import start_process
 from monasca_common.tests.waiting import PATIENCE_SECONDS, wait_until_ready
 from monasca_common.tests.web import fetch, is_ok
 
 MISSING = None if shutil.which("prometheus") else "prometheus is missing: apt-get install prometheus"
 
 
-def samples_of(url, selector):
+def samples_of(url, selector='{__name__=~".+"}'):
     """Return the samples of the last day: labels, time in ms, and value."""
     found = Counter()
     query = urllib.parse.urlencode({"query": f"{selector}[1d]"})
@@ -39,20 +37,17 @@ class PrometheusServer(fixtures.Fixture):
     """
 
     def __init__(self, configuration, *, data=None, program="prometheus"):
-        super().__init__()
         self._first, self._data, self._program = configuration, data, program
         (self.port,) = free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}"
 
     def _setUp(self):
-        folder = Path(tempfile.mkdtemp())
-        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        folder = Path(self.useFixture(fixtures.TempDir()).path)
         self.log = folder / "prometheus.log"
         self.configuration = folder / "prometheus.yml"
         self._data = self._data or folder / "data"
         self.configure(self._first)
         self.start()
-        self.addCleanup(self.kill)
 
     def configure(self, content):
         """Write the content of the configuration file, which `reload` or `start` reads."""
@@ -68,8 +63,7 @@ class PrometheusServer(fixtures.Fixture):
             "--web.enable-remote-write-receiver",
             "--web.enable-lifecycle",
         ]
-        with self.log.open("ab") as output:
-            self._process = subprocess.Popen(command, stdout=output, stderr=output)
+        self._process = start_process(self, command, self.log)
         wait_until_ready(lambda: is_ok(f"{self.url}/-/ready"), self._process.poll, self.log)
 
     def reload(self):
@@ -79,6 +73,3 @@ class PrometheusServer(fixtures.Fixture):
     def kill(self):
         self._process.kill()
         self._process.wait(PATIENCE_SECONDS)
-
-    def samples(self, selector='{__name__=~".+"}'):
-        return samples_of(self.url, selector)

@@ -26,7 +26,7 @@ KILLED_AFTER_SECONDS = 40.0
 class EnduranceCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        if nginx.program() is None:
+        if nginx.PROGRAM is None:
             self.skipTest(nginx.MISSING)
         folder = Path(self.useFixture(fixtures.TempDir()).path)
         folder.chmod(0o755)  # PostgreSQL runs as another user if root starts it

@@ -181,7 +181,7 @@ class ProxiedCase(ApiProcessCase):
     """An API behind a real nginx with the published configuration."""
 
     def proxy(self, api, **changes):
-        if nginx.program() is None:
+        if nginx.PROGRAM is None:
             print(nginx.MISSING, file=sys.stderr)  # noqa: T201 - show that the test did not run
             self.skipTest(nginx.MISSING)
         return self.useFixture(nginx.Nginx(api.port, **changes))

@@ -23,7 +23,7 @@ from monasca_common.tests.functional.persister.persister_case import (
 )
 from monasca_common.tests.functional.persister.persister_mutants import BEFORE_SAMPLES
 from monasca_common.tests.functional.processes import attach_file
-from monasca_common.tests.functional.prometheus_server import MISSING, PrometheusServer
+from monasca_common.tests.functional.prometheus_server import MISSING, PrometheusServer, samples_of
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.unit.persister import envelopes
@@ -82,7 +82,7 @@ class PrometheusDriverCase(PersisterCase):
         return tuple(labels.items()), self.base_ms + number * self.spacing_ms, float(number)
 
     def samples(self):
-        return self.receiver.samples(f'{{__name__="{_METRIC}"}}')
+        return samples_of(self.receiver.url, f'{{__name__="{_METRIC}"}}')
 
     def rows(self):
         return [(time_ms - self.base_ms) // self.spacing_ms for _, time_ms, _ in self.samples().elements()]

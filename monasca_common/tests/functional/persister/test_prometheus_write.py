@@ -17,7 +17,7 @@ from monasca_common.tests.example_case import EXAMPLES
 from monasca_common.tests.functional import go_programs
 from monasca_common.tests.functional.persister.persister_case import PersisterCase
 from monasca_common.tests.functional.processes import attach_file
-from monasca_common.tests.functional.prometheus_server import MISSING, PrometheusServer
+from monasca_common.tests.functional.prometheus_server import MISSING, PrometheusServer, samples_of
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
 from monasca_common.tests.periodic import periodic
@@ -86,7 +86,7 @@ class PrometheusTest(PersisterCase):
     def samples(self):
         """Return Prometheus' own samples, without the ends of series, which it does not show."""
         found = Counter()
-        for (labels, time_ms, value), count in self.prometheus.samples().items():
+        for (labels, time_ms, value), count in samples_of(self.prometheus.url).items():
             (name,) = (text for label, text in labels if label == "__name__")
             others = tuple(each for each in labels if each[0] != "__name__")
             found[name, others, time_ms, repr(value + 0.0)] += count

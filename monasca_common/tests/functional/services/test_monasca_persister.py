@@ -123,7 +123,6 @@ class PersisterServiceCase(ServiceCase):
 
     def setUp(self):
         super().setUp()
-        influxdb_server.skip_without_influxdb(self)
         self.topic = self.fixture.topic(2)
         self.alarm_topic = f"{self.topic}-alarms"
         self.database = f"published_{uuid.uuid4().hex[:12]}"

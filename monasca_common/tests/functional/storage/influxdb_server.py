@@ -2,11 +2,12 @@
 """A real InfluxDB 1.x for tests, from Debian's package ``influxdb``."""
 
 import atexit
+import functools
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
+import unittest
 import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
@@ -37,30 +38,20 @@ bind-address = "127.0.0.1:{rpc_port}"
 
 
 class InfluxServer:
-    """The server is started by the first test of a process that needs it, and ends with the process."""
+    """A server that ends with this process."""
 
     def __init__(self):
-        self.folder = Path(tempfile.mkdtemp(prefix="influxdb-", dir=_TEMPORARY))
+        folder = Path(tempfile.mkdtemp(prefix="influxdb-", dir=_TEMPORARY))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
         self.http_port, rpc_port = free_ports(2)
-        configuration = self.folder / "influxdb.conf"
-        configuration.write_text(
-            _CONFIGURATION.format(folder=self.folder, http_port=self.http_port, rpc_port=rpc_port), encoding="utf-8"
-        )
-        with (self.folder / "log").open("wb") as log:
-            self.process = subprocess.Popen(
-                ["influxd", "-config", str(configuration)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.folder,
-            )  # fmt: skip
-        atexit.register(self.stop)
-        wait_until_ready(self._responds, self.process.poll, self.folder / "log")
-
-    def _responds(self):
-        return fetch(f"http://127.0.0.1:{self.http_port}/ping")[0] == HTTPStatus.NO_CONTENT
-
-    def stop(self):
-        self.process.kill()
-        self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        configuration, log = folder / "influxdb.conf", folder / "log"
+        configuration.write_text(_CONFIGURATION.format(folder=folder, http_port=self.http_port, rpc_port=rpc_port))
+        with log.open("wb") as output:
+            process = subprocess.Popen(["influxd", "-config", configuration], stdout=output, stderr=output, cwd=folder)
+        atexit.register(process.wait)
+        atexit.register(process.kill)
+        ping = f"http://127.0.0.1:{self.http_port}/ping"
+        wait_until_ready(lambda: fetch(ping)[0] == HTTPStatus.NO_CONTENT, process.poll, log)
 
     def query(self, text, database=""):
         """Return the series in InfluxDB's format; raise for an error."""
@@ -71,16 +62,9 @@ class InfluxServer:
         return result.get("series", [])
 
 
-_shared: list[InfluxServer] = []
-
-
+@functools.cache
 def server():
-    if not _shared:
-        _shared.append(InfluxServer())
-    return _shared[0]
-
-
-def skip_without_influxdb(case):
+    """Return the server that all tests of this process share. Skip the test if InfluxDB is not installed."""
     if shutil.which("influxd") is None:
-        print(_MISSING, file=sys.stderr)  # noqa: T201 - show which tests did not run
-        case.skipTest(_MISSING)
+        raise unittest.SkipTest(_MISSING)
+    return InfluxServer()

@@ -26,7 +26,7 @@ from monasca_common.tests.contracts.storage.scenario import (
     measurement,
     row,
 )
-from monasca_common.tests.functional.storage.influxdb_server import server, skip_without_influxdb
+from monasca_common.tests.functional.storage.influxdb_server import server
 from monasca_common.tests.periodic import periodic
 
 # In addition to separators: white space of any kind, quotes, comments, and characters of several bytes.
@@ -86,7 +86,6 @@ class InfluxdbTestCase(base.BaseTestCase):
 
     def setUp(self):
         super().setUp()
-        skip_without_influxdb(self)
         self.database = InfluxDatabase(self.addCleanup)
         self.database.prepare()
 
