@@ -48,6 +48,8 @@ driver = {driver}
 write_timeout_seconds = 2
 [database]
 connection = {url}
+"""
+_SECTIONS = """\
 [persister]
 status_port = {port}
 [kafka_metrics]
@@ -125,6 +127,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
     cluster_settings: ClassVar[dict[str, Any]] = {}
     database = "sqlite"
     command: ClassVar[tuple[str, ...]] = ("persister",)
+    sections = _SECTIONS  # of the command
     own_server = False  # a server that the test may kill
     session_seconds = 30.0  # a busy machine must not expire a session
 
@@ -226,27 +229,24 @@ class PersisterCase(Waiting, base.BaseTestCase):
         fail_points="",
         mutants=(),
         changes=(),
-        owns=False,
         batch_size=20,
         metrics="",
         others=NO_ALARMS,
         name="persister",
     ):
-        """Start the command. ``owns``: it reads all partitions regardless of the group. ``metrics``: further options of
-        that group. ``others``: further groups. ``fail_points``: those of the first workers. ``changes``: those of
-        `changed_command`."""
+        """Start the command. ``metrics``: further options of that group. ``others``: further groups. ``fail_points``:
+        those of the first workers. ``changes``: those of `changed_command`."""
         (port,) = ports.free_ports(1)
         configuration = self.folder / f"{name}.conf"
         configuration.write_text(self.configured(port, batch_size=batch_size, metrics=metrics, others=others))
         changes = [*changes, *((getattr(persister_mutants, mutant),) for mutant in mutants)]
         if fail_points:
             changes.append((changed_command.arm_workers, 1, fail_points))
-        if owns:
-            changes.append((persister_mutants.owns_everything, *self.topics()))
         return self.spawn(name, configuration, port, *changes)
 
-    def configured(self, port, *, batch_size, metrics, others):
-        return _CONFIGURATION.format(
+    def configured(self, port, *, batch_size=20, metrics="", others=""):
+        return (_CONFIGURATION + self.sections).format(
+            folder=self.folder,
             servers=self.servers,
             driver=self.database,
             url=self.url,
@@ -274,8 +274,8 @@ class PersisterCase(Waiting, base.BaseTestCase):
         return PersisterProcess(process, port, log, self.command[0])
 
     def is_through(self, persister):
-        worker = persister.worker()
-        return worker.get("state") == "running" and worker["partitions"] == PARTITIONS and worker["lag"] == 0
+        worker, partitions = persister.worker(), sum(number for _, number in self.topics())
+        return worker.get("state") == "running" and worker["partitions"] == partitions and worker["lag"] == 0
 
     def workers(self, persister):
         """Return the configured number of worker processes."""
@@ -292,8 +292,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
         self.wait_until(lambda: len(set(self.rows())) >= wanted, f"{wanted} rows", seconds=seconds)
 
     def assert_clean(self):
-        verdict = self.verdict()
-        verdict.raise_unless_clean()
+        self.verdict().raise_unless_clean()
 
     def assert_ends_in_order(self, persister):
         status, seconds = persister.terminate()

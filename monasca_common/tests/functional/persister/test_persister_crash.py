@@ -16,6 +16,7 @@ from monasca_common.kafka import plugins
 from monasca_common.kafka.message import Record
 from monasca_common.kafka.settings import ConsumerSettings, ProducerSettings
 from monasca_common.tests.checker import ReportedOutcome
+from monasca_common.tests.functional.persister import persister_mutants
 from monasca_common.tests.functional.persister.persister_case import PARTITIONS, QUICK_SESSION_SECONDS, PersisterCase
 from monasca_common.tests.periodic import periodic
 
@@ -200,8 +201,9 @@ class ZombieCase(PersisterCase):
     def three_owners(self, *mutants):
         """Return the verdict, and the number of skipped rows, after one of three owners was frozen."""
         self.drop_key()
-        slow = "storage.before_write=sleep:0.02"
-        services = [self.start(name=f"owner-{n}", owns=True, mutants=mutants, fail_points=slow) for n in range(3)]
+        owning = (persister_mutants.owns_everything, *self.topics())
+        facts = {"changes": [owning], "mutants": mutants, "fail_points": "storage.before_write=sleep:0.02"}
+        services = [self.start(name=f"owner-{n}", **facts) for n in range(3)]
         self.wait_until(lambda: all(each.worker().get("partitions") for each in services), what="the start")
         self.publish_all()
         (frozen,) = self.workers(services[0])

@@ -15,28 +15,18 @@ from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.sink.mapping import read_mapping
 from monasca_common.storage import StorageSettings
 from monasca_common.storage.tables.steps import table_steps
-from monasca_common.tests.checker import check
 from monasca_common.tests.functional.persister.persister_case import PARTITIONS, SECONDS, PersisterCase
 from monasca_common.tests.functional.persister.test_persister_crash import CrashCase, ZombieCase
 from monasca_common.tests.periodic import periodic
 
-_CONFIGURATION = """\
-[kafka]
-bootstrap_servers = {servers}
-session_timeout_seconds = {session}
-linger_ms = 0
-[storage]
-driver = {driver}
-write_timeout_seconds = 2
-[database]
-connection = {url}
+_SECTIONS = """\
 [sink]
-mapping_file = {mapping}
+mapping_file = {folder}/mapping.toml
 status_port = {port}
 group_id = {group}
 batch_size = {batch_size}
 max_wait_time_seconds = 0.01
-{others}
+{metrics}
 """
 MAPPING = """\
 [facts]
@@ -83,6 +73,7 @@ class SinkCase(PersisterCase):
     """
 
     command = ("sink", "run")
+    sections = _SECTIONS
 
     def setUp(self):
         super().setUp()
@@ -122,7 +113,7 @@ class SinkCase(PersisterCase):
         return json.dumps({"n": number, "text": f"a\tb\n\\{number}"}).encode()
 
     def verdict(self):
-        verdict = check(self.outcomes, self.rows(), [number for number, _, _ in self.dead_letters()])
+        verdict = super().verdict()
         self.assertEqual(sorted(set(self.rows())), sorted(self.column("SELECT n FROM facts")))
         self.assertEqual(sorted(set(self.rows())), sorted(self.column("SELECT n FROM copies")))
         return verdict
@@ -132,25 +123,8 @@ class SinkCase(PersisterCase):
             found = dict(connection.execute(sa.text("SELECT name, n FROM states")).all())
         self.assertEqual({name: number for name, number in self.states.items() if number is not None}, found)
 
-    def configured(self, port, *, batch_size, metrics, others):
-        return _CONFIGURATION.format(
-            servers=self.servers,
-            driver=self.database,
-            url=self.url,
-            mapping=self.mapping,
-            port=port,
-            group=self.group,
-            batch_size=batch_size,
-            session=self.session_seconds,
-            others=metrics,
-        )
-
     def topics(self):
         return [[self.topic, PARTITIONS], [self.states_topic, PARTITIONS]]
-
-    def is_through(self, sink):
-        worker = sink.worker()
-        return worker.get("state") == "running" and worker["partitions"] == 2 * PARTITIONS and worker["lag"] == 0
 
 
 class TestSinkCommands(SinkCase):
@@ -159,7 +133,7 @@ class TestSinkCommands(SinkCase):
     def setUp(self):
         super().setUp()
         self.configuration = self.folder / "sink.conf"
-        self.configuration.write_text(self.configured(1, batch_size=20, metrics="", others=""))
+        self.configuration.write_text(self.configured(1))
 
     def run_command(self, *command):
         """Return the exit status, the rows and the text on standard error."""
