@@ -5,7 +5,6 @@ A source sends ``messages`` and ends; a reader ends once its group has committed
 transactions. ``mutant`` removes a guarantee of the audit.
 """
 
-import contextlib
 import json
 import sys
 import threading
@@ -38,12 +37,8 @@ class ReportsAfterTheCommit(ReaderAudit):
         super().before_commit(self.offsets)
 
 
-def send_new_ids():
-    """A mutant that counts a repeated report again."""
-    mock.patch.object(reporter, "Record", _with_new_id).start()
-
-
-def _with_new_id(value, message_id):
+def with_new_id(value, message_id):
+    """A mutant of the record of a report: a repeated report is counted again."""
     return Record(reports.encode(structs.replace(reports.decode(value), id=uuid.uuid4().hex)), message_id=message_id)
 
 
@@ -68,18 +63,12 @@ def read(arguments, connection, reporter):
     )
     kind = ReportsAfterTheCommit if arguments["mutant"] == "reports_after_the_commit" else ReaderAudit
     admin = Admin({"bootstrap.servers": arguments["servers"]})
-    with contextlib.ExitStack() as stack:
-        consumer = stack.enter_context(open_consumer(settings))
-        transactional = arguments["role"] == "transactional"
-        producing = ProducerSettings(connection, transactional_id=arguments["group"] if transactional else None)
+    transactional = arguments["role"] == "transactional"
+    producing = ProducerSettings(connection, transactional_id=arguments["group"] if transactional else None)
+    with open_consumer(settings) as consumer, open_producer(producing) as producer:
         # Hooks after a commit are called in reverse: the kill comes before the mutant's report.
-        processor = Processor(
-            consumer,
-            lambda part: None,
-            producer=stack.enter_context(open_producer(producing)),
-            transactional=transactional,
-            hooks=[kind(reporter), _Killed()],
-        )
+        hooks = [kind(reporter), _Killed()]
+        processor = Processor(consumer, lambda part: None, producer=producer, transactional=transactional, hooks=hooks)
         runs = threading.Thread(target=processor.run)
         runs.start()
         while runs.is_alive() and sum(admin.group_offsets(arguments["group"]).values()) < arguments["messages"]:
@@ -97,7 +86,7 @@ def main(arguments):
         enabled=True, topic=arguments["reports"], bucket_seconds=60, grace_seconds=0, folder=arguments["folder"]
     )
     if arguments["mutant"] == "new_ids":
-        send_new_ids()
+        mock.patch.object(reporter, "Record", with_new_id).start()
     with AuditReporter(settings, ProducerSettings(connection), _TIERS[arguments["role"]], arguments["group"]) as opened:
         (send if arguments["role"] == "source" else read)(arguments, connection, opened)
 

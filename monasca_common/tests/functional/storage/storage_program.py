@@ -31,16 +31,21 @@ def compares_no_offsets(_writer):
     mock.patch.object(fence, "first_new", lambda claim, _stored: claim.start).start()
 
 
+def _commit_after(owner, name, position):
+    """Commit after each call of this function. ``position``: that of the connection in its arguments."""
+    function = getattr(owner, name)
+
+    def call_and_commit(*arguments, **named):
+        result = function(*arguments, **named)
+        arguments[position].execute("COMMIT")
+        arguments[position].execute("BEGIN")
+        return result
+
+    mock.patch.object(owner, name, call_and_commit).start()
+
+
 def stores_the_offset_in_a_transaction_of_its_own(writer):
-    store = type(writer)._store
-
-    def store_and_commit(self, connection, *arguments, **named):
-        stored = store(self, connection, *arguments, **named)
-        connection.execute("COMMIT")
-        connection.execute("BEGIN")
-        return stored
-
-    mock.patch.object(type(writer), "_store", store_and_commit).start()
+    _commit_after(type(writer), "_store", 1)
 
 
 def stores_by_id_as_if_every_row_were_new(_writer):
@@ -49,19 +54,7 @@ def stores_by_id_as_if_every_row_were_new(_writer):
 
 
 def notes_ids_in_a_transaction_of_its_own(_writer):
-    note_ids = staging.note_ids
-
-    def note_and_commit(connection, table, rows):
-        noted = note_ids(connection, table, rows)
-        connection.execute("COMMIT")
-        connection.execute("BEGIN")
-        return noted
-
-    mock.patch.object(staging, "note_ids", note_and_commit).start()
-
-
-def say(text):
-    print(text, flush=True)  # noqa: T201
+    _commit_after(staging, "note_ids", 0)
 
 
 def write_events(writer, start, end):
@@ -94,7 +87,7 @@ def main(facts):
                 new = progress.with_suffix(".new")
                 new.write_text(json.dumps(begun))
                 os.replace(new, progress)
-    say("done")
+    print("done", flush=True)  # noqa: T201 - a test reads it
 
 
 if __name__ == "__main__":
