@@ -50,13 +50,7 @@ _OURS = "monasca-common"
 _OLD = "monasca-common==3.8.0"
 _HOME = Path.home()  # the real home, because oslotest gives every test an empty one
 _SECONDS = 600  # for one installation; a process that waits for another's installation waits twice as long
-_DAY_SECONDS = 24 * 3600
-_KEEP_SECONDS = {
-    "wheel": _DAY_SECONDS,
-    "over": _DAY_SECONDS,
-    "packages": 30 * _DAY_SECONDS,
-    "old": 30 * _DAY_SECONDS,
-}  # age after the last use
+_KEEP_DAYS = {"wheel": 1, "over": 1, "packages": 30, "old": 30}  # after the last use
 
 
 @dataclass(frozen=True)
@@ -101,7 +95,11 @@ def environment(service: str) -> Environment:
     requirements = [SERVICES[service], *_UNDECLARED.get(service, [])]
     key = _digest(_pins(), (_CHECKOUT / "requirements.txt").read_text(), *requirements, platform.python_version())
     with _locked(service):
-        below = _once(f"packages-{service}", key, lambda folder: _install_without_ours(folder, *requirements, wheel))
+        below = _once(
+            f"packages-{service}",
+            key,
+            lambda folder: _run(*_install(folder, *requirements, wheel), "uninstall", "--yes", _OURS),
+        )
         # Both digests: of the environment below, and of the wheel on top of it.
         keys = f"{key}-{wheel.parent.name.partition('-')[2]}"
         return Environment(_once(f"over-{service}", keys, lambda folder: _lay_over(folder, below, wheel)))
@@ -125,7 +123,7 @@ def _once(name: str, key: str, create: Callable[[Path], object]) -> Path:
         (folder / "complete").touch()
     os.utime(folder)
     for other in _cache().glob(f"{name}-*"):
-        if time.time() - other.stat().st_mtime > _KEEP_SECONDS[name.partition("-")[0]]:
+        if time.time() - other.stat().st_mtime > _KEEP_DAYS[name.partition("-")[0]] * 24 * 3600:
             shutil.rmtree(other, ignore_errors=True)
     return folder
 
@@ -138,10 +136,6 @@ def _install(folder: Path, *requirements: str | Path) -> tuple[str | Path, ...]:
     pip = (folder / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
     _run(*pip, "install", "-c", constraints, *requirements)
     return pip
-
-
-def _install_without_ours(folder: Path, *requirements: str | Path) -> None:
-    _run(*_install(folder, *requirements), "uninstall", "--yes", _OURS)
 
 
 def _wheel() -> Path:
