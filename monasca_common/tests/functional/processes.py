@@ -11,6 +11,34 @@ from testtools.content import text_content
 from monasca_common.tests.waiting import PATIENCE_SECONDS
 
 
+class RunningProcess:
+    """A process that has its own group, and its log."""
+
+    is_stopped = False  # the test has stopped it, or expects its end
+
+    def __init__(self, process, log):
+        self.process = process
+        self.log = log
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def kill(self):
+        """Send SIGKILL to the process and its children."""
+        kill_group(self.process)
+        self.wait()
+
+    def terminate(self):
+        """Send SIGTERM, and return the exit status."""
+        self.process.terminate()
+        return self.wait()
+
+    def wait(self):
+        """Wait for the end, and return the exit status."""
+        self.is_stopped = True
+        return self.process.wait(PATIENCE_SECONDS)
+
+
 def start_process(case, command, log, **options):
     """Start a process whose output is appended to the file ``log``; the end of the test kills its process group."""
     with log.open("ab") as output:

@@ -15,13 +15,14 @@ import psutil
 from monasca_common.devbroker import ports
 from monasca_common.tests import web
 from monasca_common.tests.functional.kafka.producer_case import ProducerCase
+from monasca_common.tests.functional.processes import RunningProcess
 from monasca_common.tests.waiting import PATIENCE_SECONDS, wait_until_ready
 
 METRICS = "/v2.0/metrics"
 NOW_MS = int(time.time() * 1000)  # the start of this test process
 
 
-class ApiProcess:
+class ApiProcess(RunningProcess):
     """``monasca-common api`` with its own configuration file. ``command``: another server. ``port``: by default a free
     one."""
 
@@ -37,7 +38,7 @@ class ApiProcess:
         else:
             env = {**os.environ, **{name: value.format(conf=self.configuration) for name, value in env.items()}}
         with self.log.open("wb") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, env=env, start_new_session=True)
 
     def wait_until_ready(self, status=200):
         """Wait until a request for its version without a token has this status."""
@@ -59,20 +60,10 @@ class ApiProcess:
     def stop(self, signum=signal.SIGTERM):
         """Return the exit status after the signal."""
         self.process.send_signal(signum)
-        return self.process.wait(PATIENCE_SECONDS)
+        return self.wait()
 
     def workers(self):
         return psutil.Process(self.process.pid).children()
-
-    def text(self):
-        return self.log.read_text(errors="replace")
-
-    def end(self):
-        """Kill all processes that still run."""
-        if self.process.poll() is None:
-            for process in (self.process, *self.workers()):
-                process.kill()
-            self.process.wait(PATIENCE_SECONDS)
 
 
 class ApiProcessCase(ProducerCase):
@@ -103,7 +94,7 @@ class ApiProcessCase(ProducerCase):
     def start_api(self, text=None, **changes):
         process = {name: changes.pop(name) for name in ("command", "env") if name in changes}
         api = ApiProcess(tempfile.gettempdir(), text or self.configuration(**changes), **process)
-        self.addCleanup(api.end)
+        self.addCleanup(api.kill)
         return api
 
     def api(self, **changes):

@@ -80,7 +80,7 @@ class KeystoneCase(ApiProcessCase):
         if self.shared is None:
             silent = [*command_after((set_constants, {"monasca_common.runtime.web_server._SILENT_SECONDS": 1})), "api"]
             served = ApiProcess(self.folder, self.authenticated(), command=silent)
-            self.addClassCleanup(served.end)
+            self.addClassCleanup(served.kill)
             type(self).shared = served.wait_until_ready(), self.topic
         self.served, self.topic = self.shared
         self.logged_before = {(each.partition, each.offset) for each in self.log(self.topic, self.partitions)}

@@ -26,7 +26,7 @@ from monasca_common.tests.functional import changed_command
 from monasca_common.tests.functional.api.api_case import ApiProcess
 from monasca_common.tests.functional.persister import persister_mutants
 from monasca_common.tests.functional.postgresql import SharedPostgresql
-from monasca_common.tests.functional.processes import kill_group, start_process
+from monasca_common.tests.functional.processes import RunningProcess, start_process
 from monasca_common.tests.functional.topic_log import read_topic
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.postgresql_server import PostgresqlServer
@@ -78,15 +78,13 @@ _WITHOUT_KEY = {
 }
 
 
-class PersisterProcess:
+class PersisterProcess(RunningProcess):
     """The running command. ``url``: the address of its status. ``service``: its name."""
 
-    def __init__(self, process, port, log, service):
+    def __init__(self, process, log, port, service):
+        super().__init__(process, log)
         self.service = service
-        self.process = process
-        self.pid = process.pid
         self.url = f"http://127.0.0.1:{port}"
-        self.log = log
 
     def status(self):
         """Return the state of each worker in /healthcheck; empty without a response."""
@@ -110,17 +108,6 @@ class PersisterProcess:
             for line in lines
             if line.startswith(f"monasca_{self.service}_{name}{{") and all(each in line for each in wanted)
         )
-
-    def terminate(self):
-        """Return the exit status after SIGTERM, and the seconds until then."""
-        began = time.monotonic()
-        self.process.terminate()
-        return self.process.wait(SECONDS), time.monotonic() - began
-
-    def kill(self):
-        """Send SIGKILL to the process and its workers."""
-        kill_group(self.process)
-        self.process.wait(SECONDS)
 
 
 class PersisterCase(Waiting, base.BaseTestCase):
@@ -220,7 +207,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
         kafka = ["[kafka]", f"bootstrap_servers = {self.servers}", "producer_options = socket.timeout.ms=1000"]
         lines = [*kafka, "[api]", "port = {port}", "auth_strategy = noauth", *lines]
         api = ApiProcess(self.folder, "\n".join(lines) + "\n", **process)
-        self.addCleanup(api.end)
+        self.addCleanup(api.kill)
         return api
 
     def start(
@@ -271,7 +258,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
         command += [*self.command, "--config-file", str(configuration)]
         process = start_process(self, command, log, stdin=subprocess.PIPE)
         self.addCleanup(process.stdin.close)
-        return PersisterProcess(process, port, log, self.command[0])
+        return PersisterProcess(process, log, port, self.command[0])
 
     def is_through(self, persister):
         worker, partitions = persister.worker(), sum(number for _, number in self.topics())
@@ -295,6 +282,6 @@ class PersisterCase(Waiting, base.BaseTestCase):
         self.verdict().raise_unless_clean()
 
     def assert_ends_in_order(self, persister):
-        status, seconds = persister.terminate()
-        self.assertEqual(0, status)
-        self.assertLess(seconds, 60)  # ten are documented, but the machine may be busy
+        began = time.monotonic()
+        self.assertEqual(0, persister.terminate())
+        self.assertLess(time.monotonic() - began, 60)  # ten are documented, but the machine may be busy

@@ -77,7 +77,7 @@ class OtlpApiCase(OtlpCase):
         for _ in range(_KILLS):
             self.fixture.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, probability=0.5, seed=3, times=3))
             time.sleep(1)
-            self.api.end()
+            self.api.kill()
             self.api = self.start_otlp_api()
 
     def disturbed(self, send):

@@ -134,7 +134,7 @@ class TestRunning(PersisterCase):
         persister = self.start()
         self.wait_for_all()
         (before,) = self.workers(persister)
-        os.kill(persister.pid, signal.SIGHUP)
+        persister.process.send_signal(signal.SIGHUP)
         self.wait_until(lambda: {each.pid for each in self.workers(persister)} - {before.pid}, what="a new worker")
         self.wait_until(lambda: not before.is_running(), what="the end of the old one")
         self.publish(range(100, 200))
@@ -149,7 +149,7 @@ class TestRunning(PersisterCase):
         self.wait_until(lambda: persister.worker().get("state") == "running", what="the start")
         workers = self.workers(persister)
         persister.process.send_signal(signal.SIGINT)
-        persister.process.wait(SECONDS)
+        persister.wait()
         self.wait_until(lambda: not any(each.is_running() for each in workers), what="the end of the workers")
 
     # Rule 26

@@ -18,7 +18,6 @@ from monasca_common.tests.functional.persister.persister_case import (
     NO_ALARMS,
     PARTITIONS,
     QUICK_SESSION_SECONDS,
-    SECONDS,
     PersisterCase,
 )
 from monasca_common.tests.functional.persister.persister_mutants import BEFORE_SAMPLES
@@ -230,7 +229,7 @@ class SmallWindowTest(PrometheusDriverCase):
     def test_the_persister_does_not_start_until_the_window_is_large_enough(self):
         self.publish(range(MESSAGES))
         persister = self.start()
-        self.assertEqual(1, persister.process.wait(SECONDS))
+        self.assertEqual(1, persister.wait())
         self.assertIn("out_of_order_time_window = 10m, so it would refuse", persister.log.read_text())
         self.assertIn("set it to at least 3600s, or lower window in connection", persister.log.read_text())
         self.assertEqual(0, self.samples().total())

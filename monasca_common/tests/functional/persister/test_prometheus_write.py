@@ -113,7 +113,7 @@ class PrometheusTest(PersisterCase):
         for _ in range(3):
             self.fixture.proxy.add(Fault.cut_answer(ApiKey.PRODUCE, probability=0.5, seed=3, times=3))
             time.sleep(2)
-            self.api.end()
+            self.api.kill()
             time.sleep(1)
             self.api = self.start_prometheus_api()
         self.fixture.proxy.clear()

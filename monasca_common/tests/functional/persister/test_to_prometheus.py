@@ -71,7 +71,7 @@ class ToPrometheusTest(Waiting, base.BaseTestCase):
         self.ports = {"PROMETHEUS_PORT": str(self.prometheus_port), "PERSISTER_PORT": str(persister_port)}
         self.run_command("init", "--execute", "--service", "api", "--service", "persister")
         self.api = ApiProcess(self.folder, text, port=api_port)
-        self.addCleanup(self.api.end)
+        self.addCleanup(self.api.kill)
         self.api.wait_until_ready()
         self.persister = self.start("persister")
         self.start("audit", "count")

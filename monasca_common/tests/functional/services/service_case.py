@@ -9,38 +9,10 @@ import fixtures
 from oslotest import base
 
 from monasca_common.kafka import client_factory
-from monasca_common.tests.functional.processes import kill_group, start_process
+from monasca_common.tests.functional.processes import RunningProcess, start_process
 from monasca_common.tests.functional.services.environments import environment
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
-
-
-class ServiceProcess:
-    """A running service including its forked processes."""
-
-    def __init__(self, process, log):
-        self.process = process
-        self.log = log
-        self.may_end = False
-
-    def text(self):
-        return self.log.read_text(errors="replace")
-
-    def kill(self):
-        """Send SIGKILL to all of its processes."""
-        self.may_end = True
-        kill_group(self.process)
-        self.process.wait(PATIENCE_SECONDS)
-
-    def terminate(self):
-        """Send SIGTERM and return the exit status."""
-        self.process.terminate()
-        return self.wait_for_end()
-
-    def wait_for_end(self):
-        """Wait for a service that ends by itself, and return its exit status."""
-        self.may_end = True
-        return self.process.wait(PATIENCE_SECONDS)
 
 
 class ServiceCase(Waiting, base.BaseTestCase):
@@ -72,7 +44,7 @@ class ServiceCase(Waiting, base.BaseTestCase):
         path.write_text(configuration, encoding="utf-8")
         log = self.folder / f"{name}.log"
         command = [self.environment.program(program), "--config-file", path]
-        running = ServiceProcess(start_process(self, command, log, stdin=subprocess.DEVNULL, cwd=self.folder), log)
+        running = RunningProcess(start_process(self, command, log, stdin=subprocess.DEVNULL, cwd=self.folder), log)
         self.running.append(running)
         return running
 
@@ -80,7 +52,7 @@ class ServiceCase(Waiting, base.BaseTestCase):
         """Wait until the condition is true. Fails if a service ends that the test did not stop."""
 
         def came_about():
-            ended = [each.log.name for each in self.running if not each.may_end and each.process.poll() is not None]
+            ended = [each.log.name for each in self.running if not each.is_stopped and each.process.poll() is not None]
             self.assertEqual([], ended, "ended by themselves before the expected event")
             return condition()
 

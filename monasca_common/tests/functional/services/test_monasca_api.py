@@ -5,7 +5,6 @@ import http.client
 import itertools
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -102,16 +101,13 @@ class PublishedApi(ApiProcess):
         ]  # fmt: skip
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self.folder, env={**os.environ, "HOME": str(self.folder)}
+                command,
+                stdout=log,
+                stderr=log,
+                cwd=self.folder,
+                env={**os.environ, "HOME": str(self.folder)},
+                start_new_session=True,
             )
-
-    def kill(self):
-        """Send SIGKILL to all of its processes."""
-        group = [self.process, *self.workers()]
-        for each in group:
-            each.send_signal(signal.SIGKILL)
-        for each in group:
-            each.wait(PATIENCE_SECONDS)
 
 
 class PublishedApiCase(ProducerCase):
@@ -132,7 +128,7 @@ class PublishedApiCase(ProducerCase):
         values = {"events": TOPIC, "database": "mon", "influxdb_port": ports.free_ports(1)[0], **changes}
         configuration = _CONFIGURATION.format(folder=folder, servers=self.cluster.bootstrap_servers, **values) + more
         api = PublishedApi(folder, configuration, pipeline=pipeline)
-        self.addCleanup(api.end)
+        self.addCleanup(api.kill)
         return api
 
     def published_api(self, **changes):

@@ -219,7 +219,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         relay.refuse()
         self.publish_metrics(range(120))
         persister = self.start_persister(relay)
-        self.assertNotEqual(0, persister.wait_for_end())
+        self.assertNotEqual(0, persister.wait())
         self.assertIn("Error writing to database", persister.text())
         relay.refuse(refuse=False)
         self.start_persister(relay)
