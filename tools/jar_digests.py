@@ -47,8 +47,8 @@ def main() -> int:
         kafka = f"org.apache.kafka:kafka_2.13:{arguments.version}"
         write(list_file(f"kafka-{arguments.version}"), resolved(kafka, _LOGGING_JAR))
     elif arguments.command == "remote":
-        cluster = f"org.apache.hadoop:hadoop-client-minicluster:{hadoop.hadoop_version()}"
-        write(hadoop.cluster_list(), resolved(cluster, *_FOR_HADOOP))
+        cluster = f"org.apache.hadoop:hadoop-client-minicluster:{hadoop.VERSION}"
+        write(hadoop.CLUSTER_JARS, resolved(cluster, *_FOR_HADOOP))
     else:
         write(PYSPARK_FILE, {jar.name: digest_of(jar) for jar in PYSPARK_JARS.glob("*.jar")})
         shipped = read_digests(PYSPARK_FILE)

@@ -14,14 +14,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import boto3
-import pyarrow.parquet as pq
 from moto.server import ThreadedMotoServer
 
 from monasca_common.kafka import failpoints
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import FailPointReached
 from monasca_common.pipeline.archive import manifest
-from monasca_common.pipeline.archive.store import open_file_system
 from monasca_common.pipeline.errors import ArchiveDamaged, ArchiveUnavailable
 from monasca_common.pipeline.replay.senders import MatchingCount
 from monasca_common.pipeline.source.offset_store import Source
@@ -91,14 +89,6 @@ class S3Archive:
 
     def new_location(self):
         return f"s3a://{BUCKET}/{uuid.uuid4().hex}/archive"
-
-    @property
-    def readers_location(self):
-        return self.location
-
-    def table_of(self, name):
-        files, base = open_file_system(self.location)
-        return pq.read_table(f"{base}/{name}", filesystem=files, partitioning=None)
 
     def visible_files(self):
         return [name for name in self.all_files() if not any(part[0] in "_." for part in name.split("/"))]

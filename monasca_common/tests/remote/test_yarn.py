@@ -13,6 +13,7 @@ import pyspark
 from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
 from monasca_common.devbroker.java import find_java
+from monasca_common.jars import fetched
 from monasca_common.tests.functional.pipeline.pipeline_process_case import PipelineProcessCase
 from monasca_common.tests.functional.pipeline.test_pipeline_cluster import ClusterTests
 from monasca_common.tests.remote import hadoop
@@ -52,7 +53,7 @@ class YarnCluster:
         with (self.folder / "log").open("wb") as log:
             port, secret = launch_gateway(
                 jarpath=str(py4j),
-                classpath=":".join([f"{hadoop.cluster_jars()}/*", *jars]),
+                classpath=":".join([f"{fetched(hadoop.CLUSTER_JARS)}/*", *jars]),
                 javaopts=options,
                 die_on_exit=True,
                 redirect_stdout=log,

@@ -13,6 +13,7 @@ from monasca_common.kafka import failpoints
 from monasca_common.kafka.message import Record
 from monasca_common.pipeline.archive.batch import Archiver
 from monasca_common.pipeline.archive.settings import ArchiveSettings
+from monasca_common.pipeline.archive.store import open_file_system
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.pipeline import attached_driver, warm_daemon
@@ -81,19 +82,15 @@ class ArchiveCase(KafkaPipelineCase):
         settings = ArchiveSettings((stream,), str(self.location), retention_days)
         return Archiver(self.spark, settings, stream, topic, self.offset_store, clock)
 
-    @property
-    def readers_location(self):
-        """The location in the form that Spark's own readers use."""
-        return str(self.location)
-
     def table_of(self, name):
-        return pq.read_table(self.location / name, partitioning=None)
+        files, base = open_file_system(str(self.location))
+        return pq.read_table(f"{base}/{name}", filesystem=files, partitioning=None)
 
     def archived(self):
         """Return the rows that any reader of Parquet finds."""
         if not self.visible_files():
             return []
-        return self.spark.read.parquet(self.readers_location).orderBy("topic", "partition", "offset").collect()
+        return self.spark.read.parquet(str(self.location)).orderBy("topic", "partition", "offset").collect()
 
     def places(self):
         return [(row.topic, row.partition, row.offset) for row in self.archived()]
