@@ -17,9 +17,7 @@ SECONDS = 120
 class ExampleCase(base.BaseTestCase):
     def setUp(self):
         super().setUp()
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = Path(folder.name)
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
 
     def configure(self, topic, group, *kafka_lines):
         """Write ``example.conf`` with other brokers, topics and groups, and return its path."""

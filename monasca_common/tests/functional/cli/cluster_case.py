@@ -6,11 +6,11 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Mapping
+from typing import Any
 
 import confluent_kafka
 
 from monasca_common.kafka import failpoints
-from monasca_common.kafka.message import TopicPartition
 from monasca_common.tests.kafka_cluster import SharedKafkaCluster
 from monasca_common.tests.unit.cli.command_case import CommandCase
 from monasca_common.tests.waiting import Waiting
@@ -19,35 +19,29 @@ SECONDS = 60.0
 
 
 class ClusterCommandCase(Waiting, CommandCase):
-    """``broker_settings``: tests with equal settings share a cluster."""
+    """Tests with equal settings share a cluster."""
 
-    nodes = 1
-    broker_settings: Mapping[str, str] = {}
+    cluster_settings: Mapping[str, Any] = {}
 
     def setUp(self):
         super().setUp()
-        self.fixture = self.useFixture(
-            SharedKafkaCluster(self.nodes, **({"config": self.broker_settings} if self.broker_settings else {}))
-        )
+        self.fixture = self.useFixture(SharedKafkaCluster(**self.cluster_settings))
         self.cluster = self.fixture.cluster
         self.admin = self.cluster.admin
         self.own = uuid.uuid4().hex[:12]
         servers = self.cluster.direct_options()["bootstrap.servers"]
         self.configuration = f"[kafka]\nbootstrap_servers = {servers}\n"
-        self.config = self.path_of(self.configuration)
 
     def start(self, *arguments, mutant="", fail_point=""):
         """Start the same command as a process. ``mutant``: a statement that first breaks the command."""
         program = f"import sys\n{mutant}\nfrom monasca_common.cli.main import main\nsys.exit(main(sys.argv[1:]))"
-        line = [sys.executable, "-c", program, *self.command, *arguments, "--config-file", self.config]
+        config = self.path_of(self.configuration)
+        line = [sys.executable, "-c", program, *self.command, *arguments, "--config-file", config]
         environment = {**os.environ, **({failpoints.ENVIRONMENT_VARIABLE: fail_point} if fail_point else {})}
         process = subprocess.Popen(line, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        self.addCleanup(self._end, process)
+        self.addCleanup(process.communicate)
+        self.addCleanup(process.kill)
         return process
-
-    def _end(self, process):
-        process.kill()
-        process.communicate()
 
     def put(self, topic, *records, partition=0, timestamp_ms=0, **options):
         """Publish ``records``: key, value and headers. ``timestamp_ms``: 0 for the current time."""
@@ -60,8 +54,3 @@ class ClusterCommandCase(Waiting, CommandCase):
                 except BufferError:
                     producer.poll(0.1)
         self.assertEqual(0, producer.flush(SECONDS))
-
-    def end(self, topic, partition=0):
-        """Return the end of the log for consumers of committed messages."""
-        tp = TopicPartition(topic, partition)
-        return self.admin.end_offsets([tp])[tp]

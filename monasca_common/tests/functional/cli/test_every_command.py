@@ -21,13 +21,12 @@ _MISSING_TOPICS = (
 
 
 class TestEveryCommand(ClusterCommandCase):
-    broker_settings = types.MappingProxyType({"auto.create.topics.enable": "true"})  # Kafka's default
+    cluster_settings = types.MappingProxyType({"config": {"auto.create.topics.enable": "true"}})  # Kafka's default
 
     def configure(self, text):
         servers = self.cluster.direct_options()["bootstrap.servers"]
         given = f"[kafka]\nbootstrap_servers = {servers}\n{text}"
         self.configuration = given
-        self.config = self.path_of(given)
 
     def configure_with_database(self, text=""):
         path = self.useFixture(fixtures.TempDir()).join("rows.sqlite")

@@ -25,7 +25,8 @@ _filled: set[str] = set()  # the bootstrap servers of clusters
 
 
 class LargeCase(ClusterCommandCase):
-    broker_settings = types.MappingProxyType({"log.cleaner.threads": "2"})  # not the cluster that other tests share
+    # Not the cluster that other tests share.
+    cluster_settings = types.MappingProxyType({"config": {"log.cleaner.threads": "2"}})
 
     def setUp(self):
         super().setUp()
@@ -59,7 +60,6 @@ enabled = true
 folder = {folder}
 {text}"""
         self.configuration = given
-        self.config = self.path_of(given)
 
 
 @periodic("a cluster of a thousand topics")

@@ -44,7 +44,6 @@ class TestPageCommands(ClusterCommandCase):
             f"[storage]\ndriver = sqlite\n[database]\nconnection = sqlite:///{path}\n"
         )
         self.configuration = text
-        self.config = self.path_of(text)
         self.before = self.topics()
         self.addCleanup(self.delete_new_topics)
 
