@@ -1,19 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 
-import contextlib
-import time
-
 import psycopg
 from oslotest import base
 
 from monasca_common.storage.base import Kind, Rows
-from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.contracts.storage import SqlDatabase
 from monasca_common.tests.contracts.storage.scenario import claim, message_id, row
 from monasca_common.tests.functional.postgresql import SharedPostgresql
-
-RETRY_SECONDS = 0.05
 
 
 class PostgresqlTestCase(base.BaseTestCase):
@@ -39,26 +33,8 @@ class PostgresqlTestCase(base.BaseTestCase):
         return session
 
 
-def batch(number, size, kind=Kind.METRICS):
+def batch(number, size):
     """Return a claim and its rows, which are the same in each call."""
     offsets = range(number * size, (number + 1) * size)
-    values = [row(kind, offset) for offset in offsets]
-    return claim(offsets.start, offsets.stop), Rows(kind, values, offsets, tuple(map(message_id, offsets)))
-
-
-def write_until_stored(database, batches, *, stop=lambda: False):
-    """Store each batch like a persister, and return how often the database was unavailable."""
-    failures = 0
-    writer = None
-    with contextlib.ExitStack() as opened:
-        for its_claim, rows in batches:
-            while not stop():
-                try:
-                    if writer is None:
-                        writer = opened.enter_context(database.storage().open_writer())
-                    writer.write(its_claim, rows)
-                    break
-                except StorageUnavailable:
-                    failures += 1
-                    time.sleep(RETRY_SECONDS)
-    return failures
+    values = [row(Kind.METRICS, offset) for offset in offsets]
+    return claim(offsets.start, offsets.stop), Rows(Kind.METRICS, values, offsets, tuple(map(message_id, offsets)))

@@ -23,11 +23,7 @@ from monasca_common.storage.errors import StorageUnavailable
 from monasca_common.storage.settings import StorageSettings
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.contracts.storage import SqlDatabase
-from monasca_common.tests.functional.storage.postgresql_case import (
-    PostgresqlTestCase,
-    batch,
-    write_until_stored,
-)
+from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase, batch
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.postgresql_server import _TEMPORARY, PostgresqlServer
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
@@ -97,6 +93,24 @@ BATCHES_BETWEEN_KILLS = 10
 KILLS = 3
 TIMEOUT_SECONDS = 2.0
 BUSY_SECONDS = 30.0  # extra time that a busy machine may need beyond the time-out
+
+
+def write_until_stored(database, batches, *, stop=lambda: False):
+    """Store each batch like a persister, and return how often the database was unavailable."""
+    failures = 0
+    writer = None
+    with contextlib.ExitStack() as opened:
+        for its_claim, rows in batches:
+            while not stop():
+                try:
+                    if writer is None:
+                        writer = opened.enter_context(database.storage().open_writer())
+                    writer.write(its_claim, rows)
+                    break
+                except StorageUnavailable:
+                    failures += 1
+                    time.sleep(0.05)
+    return failures
 
 
 class OwnServerTestCase(Waiting, PostgresqlTestCase):

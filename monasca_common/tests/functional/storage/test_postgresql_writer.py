@@ -17,10 +17,7 @@ from monasca_common.tests.checker import each_once
 from monasca_common.tests.contracts.storage.database import NOW_MS
 from monasca_common.tests.contracts.storage.fencing import LOG_LENGTH, numbers_of_the_log, write_the_log
 from monasca_common.tests.contracts.storage.scenario import claim, make_series, measurement, message_id, row
-from monasca_common.tests.functional.storage.postgresql_case import (
-    PostgresqlTestCase,
-    batch,
-)
+from monasca_common.tests.functional.storage.postgresql_case import PostgresqlTestCase, batch
 from monasca_common.tests.periodic import periodic
 from monasca_common.tests.threads import run_together
 from monasca_common.tests.waiting import PATIENCE_SECONDS, Waiting
