@@ -45,16 +45,18 @@ def commits_to_kafka_first():
     patch(batch_handler.BatchHandler, "_claim", committed)
 
 
+def _ignore(error, owner, name):
+    function = getattr(owner, name)
+
+    def call(*arguments):
+        with contextlib.suppress(error):
+            function(*arguments)
+
+    patch(owner, name, call)
+
+
 def drops_a_batch_on_an_error():
-    write = batch_handler.BatchHandler._write
-
-    def written(any_handler, *arguments):
-        try:
-            write(any_handler, *arguments)
-        except failpoints.FailPointReached:
-            return
-
-    patch(batch_handler.BatchHandler, "_write", written)
+    _ignore(failpoints.FailPointReached, batch_handler.BatchHandler, "_write")
 
 
 def forgets_dead_letters():
@@ -87,13 +89,7 @@ def checks_no_window():
 
 
 def takes_an_error_for_an_acknowledgement():
-    write = Receiver.write
-
-    def written(receiver, *arguments):
-        with contextlib.suppress(StorageUnavailable):
-            write(receiver, *arguments)
-
-    patch(Receiver, "write", written)
+    _ignore(StorageUnavailable, Receiver, "write")
 
 
 def dies_at_once():

@@ -7,6 +7,7 @@ import json
 import logging
 import tempfile
 import uuid
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -216,11 +217,10 @@ class KafkaPipelineCase(Waiting, PipelineCase):
 
     def until_quiet(self, aggregation):
         """Run steps until nothing is left and nothing is published, and return the sums of their results by name."""
-        total = {}
+        total = Counter()
         while True:
             report = aggregation.step()
-            for name, count in (report.results | {"offsets": report.done}).items():
-                total[name] = total.get(name, 0) + count
+            total.update(report.results, offsets=report.done)
             if not (report.done or report.results["published_messages"]):
                 return total
 
