@@ -107,16 +107,23 @@ class SharedKafkaCluster(_ClusterFixture):
 
     def _setUp(self) -> None:
         self.cluster = _shared(self._nodes, self._settings)
-        self.addCleanup(self._put_right)
+        self.addCleanup(self._repair)
 
     @property
     def proxy(self) -> KafkaProxy:
         assert isinstance(self.cluster, ProxiedKafkaCluster)
         return self.cluster.proxy
 
-    def _put_right(self) -> None:
+    def _repair(self) -> None:
         try:
-            self._repair()
+            if isinstance(self.cluster, ProxiedKafkaCluster):
+                self.cluster.proxy.clear()
+            for node in self.cluster.nodes:
+                if node.running:
+                    node.thaw()
+                else:
+                    node.restart()
+            self.cluster.admin.wait_for_brokers(len(self.cluster.nodes), timeout=START_SECONDS)
         except Exception as error:
             # Only this test fails, because the next test gets a new cluster.
             logs = "\n".join(f"node {node.id}: {node.log_tail()}" for node in self.cluster.nodes)
@@ -124,16 +131,6 @@ class SharedKafkaCluster(_ClusterFixture):
             raise BrokerFailed(
                 f"the shared cluster did not recover from the test and was stopped: {error}\n{logs}"
             ) from error
-
-    def _repair(self) -> None:
-        if isinstance(self.cluster, ProxiedKafkaCluster):
-            self.cluster.proxy.clear()
-        for node in self.cluster.nodes:
-            if node.running:
-                node.thaw()
-            else:
-                node.restart()
-        self.cluster.admin.wait_for_brokers(len(self.cluster.nodes), timeout=START_SECONDS)
 
 
 # An idle node takes 200 MB and 3 % of a core.

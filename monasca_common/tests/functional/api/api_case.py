@@ -91,9 +91,9 @@ class ApiProcessCase(ProducerCase):
         ]
         return "\n".join(lines) + "\n"
 
-    def start_api(self, text=None, **changes):
-        process = {name: changes.pop(name) for name in ("command", "env") if name in changes}
-        api = ApiProcess(tempfile.gettempdir(), text or self.configuration(**changes), **process)
+    def start_api(self, text=None, *, command=None, env=None, **changes):
+        text = text or self.configuration(**changes)
+        api = ApiProcess(tempfile.gettempdir(), text, command=command, env=env)
         self.addCleanup(api.kill)
         return api
 
