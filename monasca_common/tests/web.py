@@ -23,16 +23,10 @@ def fetch(url, body=None, **headers):
 
 
 def request(
-    port: int,
-    method: str,
-    path: str,
-    body: object = None,
-    headers: Mapping[str, str] | None = None,
-    *,
-    timeout: float = PATIENCE_SECONDS,
+    port: int, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, dict[str, str], bytes]:
     """Return status, headers (names in lower case) and body. ``body``: bytes, or an object that is sent as JSON."""
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)) as connection:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)) as connection:
         data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
         kind = {} if data is None else {"Content-Type": "application/json"}
         connection.request(method, path, data, {**kind, **(headers or {})})

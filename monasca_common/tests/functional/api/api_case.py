@@ -16,7 +16,7 @@ from monasca_common.devbroker import ports
 from monasca_common.tests import web
 from monasca_common.tests.functional.kafka.producer_case import ProducerCase
 from monasca_common.tests.functional.processes import RunningProcess
-from monasca_common.tests.waiting import PATIENCE_SECONDS, wait_until_ready
+from monasca_common.tests.waiting import wait_until_ready
 
 METRICS = "/v2.0/metrics"
 NOW_MS = int(time.time() * 1000)  # the start of this test process
@@ -45,17 +45,17 @@ class ApiProcess(RunningProcess):
         wait_until_ready(lambda: self.request("GET", "/v2.0")[0] == status, self.process.poll, self.log)
         return self
 
-    def request(self, method, path, body=None, headers=None, *, timeout=PATIENCE_SECONDS):
+    def request(self, method, path, body=None, headers=None):
         """Return the result of `fetch` with the parsed body, if any."""
-        status, headers, text = self.fetch(method, path, body, headers, timeout=timeout)
+        status, headers, text = self.fetch(method, path, body, headers)
         return status, headers, json.loads(text) if text else None
 
-    def fetch(self, method, path, body=None, headers=None, *, timeout=PATIENCE_SECONDS):
+    def fetch(self, method, path, body=None, headers=None):
         """Return status, headers (names in lower case) and body."""
-        return web.request(self.port, method, path, body, headers, timeout=timeout)
+        return web.request(self.port, method, path, body, headers)
 
-    def post(self, body, headers=None, path=METRICS, *, timeout=PATIENCE_SECONDS):
-        return self.request("POST", path, body, headers, timeout=timeout)
+    def post(self, body, headers=None, path=METRICS):
+        return self.request("POST", path, body, headers)
 
     def stop(self, signum=signal.SIGTERM):
         """Return the exit status after the signal."""

@@ -18,20 +18,16 @@ DEATHS = "MONASCA_DEATHS"
 _EXECUTOR = os.getppid()
 
 
-def take_one():
+def spring(name):
+    if name != POINT:
+        return
     for file in sorted(Path(os.environ.get(DEATHS, "/nowhere")).glob("*")):
         try:
             file.unlink()
-        except FileNotFoundError:  # somebody else's
+        except FileNotFoundError:  # another process has taken it
             continue
-        return file.name
-    return None
-
-
-def spring(name):
-    taken = take_one() if name == POINT else None
-    if taken is not None:
-        os.kill(_EXECUTOR if taken.startswith("executor") else os.getpid(), signal.SIGKILL)
+        os.kill(_EXECUTOR if file.name.startswith("executor") else os.getpid(), signal.SIGKILL)
+        return
 
 
 if __name__ == "__main__":  # not in a test process, which imports the names above
