@@ -75,7 +75,6 @@ class KeystoneServer:
 
     @property
     def command(self) -> list[str]:
-        """Return the command that serves Keystone."""
         files = f"OS_KEYSTONE_CONFIG_FILES={self.folder / 'keystone.conf'}"
         return ["env", f"--chdir={self.folder}", files, sys.executable, "-m", "gunicorn"]
 

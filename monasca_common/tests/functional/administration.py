@@ -31,7 +31,6 @@ class Permission(NamedTuple):
 
 
 def allow(admin, *permissions):
-    """Grant these permissions."""
     admin._all(admin._client.create_acls(_bindings(AclBinding, permissions)), _SECONDS)
 
 

@@ -28,9 +28,9 @@ class RunningProcess:
         kill_group(self.process)
         self.wait()
 
-    def terminate(self):
-        """Send SIGTERM, and return the exit status."""
-        self.process.terminate()
+    def stop(self, signum=signal.SIGTERM):
+        """Return the exit status after the signal."""
+        self.process.send_signal(signum)
         return self.wait()
 
     def wait(self):

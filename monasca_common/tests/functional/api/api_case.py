@@ -3,7 +3,6 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -56,11 +55,6 @@ class ApiProcess(RunningProcess):
 
     def post(self, body, headers=None, path=METRICS):
         return self.request("POST", path, body, headers)
-
-    def stop(self, signum=signal.SIGTERM):
-        """Return the exit status after the signal."""
-        self.process.send_signal(signum)
-        return self.wait()
 
     def workers(self):
         return psutil.Process(self.process.pid).children()

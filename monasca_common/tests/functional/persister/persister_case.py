@@ -283,5 +283,5 @@ class PersisterCase(Waiting, base.BaseTestCase):
 
     def assert_ends_in_order(self, persister):
         began = time.monotonic()
-        self.assertEqual(0, persister.terminate())
+        self.assertEqual(0, persister.stop())
         self.assertLess(time.monotonic() - began, 60)  # ten are documented, but the machine may be busy

@@ -148,8 +148,7 @@ class TestRunning(PersisterCase):
         persister = self.start()
         self.wait_until(lambda: persister.worker().get("state") == "running", what="the start")
         workers = self.workers(persister)
-        persister.process.send_signal(signal.SIGINT)
-        persister.wait()
+        persister.stop(signal.SIGINT)
         self.wait_until(lambda: not any(each.is_running() for each in workers), what="the end of the workers")
 
     # Rule 26

@@ -216,7 +216,7 @@ class MonascaNotificationTest(ServiceCase):
         with each_once():
             self.assertEqual({1}, set(self.receiver.alarms(200).values()))
         self.assertEqual(100, self.sent())
-        self.assertEqual(0, service.terminate())
+        self.assertEqual(0, service.stop())
 
     def test_a_kill_between_post_and_commit_repeats_posts_without_loss(self):
         service = self.start_service(processors=2)

@@ -191,7 +191,7 @@ class MonascaPersisterTest(PersisterServiceCase):
         persister = self.start_persister(relay, has_alarms=True)
         self.wait_for(range(2000))
         self.wait_for(range(70), "alarm_state_history")
-        self.assertEqual(0, persister.terminate())  # by then, InfluxDB has also responded to all writes that it stored
+        self.assertEqual(0, persister.stop())  # by then, InfluxDB has also responded to all writes that it stored
         with each_once():
             self.assertEqual({1}, set(relay.lines().values()))
         with each_once():
@@ -276,7 +276,7 @@ class LibraryMigrationTest(PersisterServiceCase):
             self.publish_metrics(range(number * 300, number * 300 + 300))
             persister = self.start_persister(relay, f"persister-{number}", environment=environment)
             self.wait_for(range(number * 300 + 300))
-            persister.terminate()
+            persister.stop()
         with each_once():
             self.assertEqual(900, len(relay.lines()))
 
@@ -285,9 +285,9 @@ class LibraryMigrationTest(PersisterServiceCase):
         first = self.start_persister(relays[0], "old", environment=old)
         ours = self.start_persister(relays[1], "ours")
         self.flow_until(lambda: all(relay.writes for relay in relays[:2]), "a batch of each member")
-        first.terminate()
+        first.stop()
         self.start_persister(relays[2], "old-again", environment=old)
         self.flow_until(lambda: relays[2].writes, "a batch of the one that went back")
-        ours.terminate()
+        ours.stop()
         self.publish_metrics(range(self.published, self.published + 300))
         self.wait_for(range(self.published + 300))

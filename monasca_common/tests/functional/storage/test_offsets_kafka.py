@@ -75,7 +75,7 @@ class TestWithSqlite(OffsetsCase):
         with each_once():
             self.assertEqual(set(range(100)), set(self.rows()))
         self.assertEqual(1, self.offsets("show")[0])
-        persister.terminate()
+        persister.stop()
         self.assertEqual(0, self.offsets("reset", "--to-earliest", "--execute")[0], self.error_text)
         self.assertEqual(0, self.offsets("show")[0])
         persister = self.start()
@@ -96,7 +96,7 @@ class TestWithSqlite(OffsetsCase):
         self.cluster.admin.delete_records(first)
         persister = self.start()
         self.assertIn("is not in the log", self.wait_for_failure(persister))
-        persister.terminate()
+        persister.stop()
         status, rows = self.offsets("reset", "--to-earliest", "--execute")
         self.assertEqual((0, ["5 deleted unread"] * 2), (status, [row["problem"] for row in rows]), self.error_text)
         persister = self.start()

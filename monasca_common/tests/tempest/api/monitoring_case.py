@@ -87,7 +87,6 @@ class MonitoringCase(test.BaseTestCase):
         return begin
 
     def define(self, expression, client=None, **fields):
-        """The new definition."""
         return (client or self.client).make(
             "alarm-definitions", {"name": self.name("definition"), "expression": expression, **fields}
         )
