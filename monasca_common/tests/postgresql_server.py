@@ -59,11 +59,7 @@ class PostgresqlServer:
     """
 
     def __init__(
-        self,
-        *,
-        data_dir: Path | None = None,
-        settings: Mapping[str, str] | None = None,
-        programs: Path | None = None,
+        self, *, data_dir: Path | None = None, settings: Mapping[str, str] | None = None, programs: Path | None = None
     ) -> None:
         self._data_dir = data_dir
         self._installed = programs

@@ -211,15 +211,7 @@ class PersisterCase(Waiting, base.BaseTestCase):
         return api
 
     def start(
-        self,
-        *,
-        fail_points="",
-        mutants=(),
-        changes=(),
-        batch_size=20,
-        metrics="",
-        others=NO_ALARMS,
-        name="persister",
+        self, *, fail_points="", mutants=(), changes=(), batch_size=20, metrics="", others=NO_ALARMS, name="persister"
     ):
         """Start the command. ``metrics``: further options of that group. ``others``: further groups. ``fail_points``:
         those of the first workers. ``changes``: those of `changed_command`."""

@@ -191,11 +191,7 @@ class KafkaPipelineCase(Waiting, PipelineCase):
     # The job
 
     def stream(self, **changes):
-        consumer = {
-            "connection": self.connection,
-            "topics": (self.topic,),
-            "group_id": self.group,
-        }
+        consumer = {"connection": self.connection, "topics": (self.topic,), "group_id": self.group}
         consumer |= {name: changes.pop(name) for name in ("start", "group_id", "topics") if name in changes}
         return StreamSettings(
             ConsumerSettings(**consumer), ProducerSettings(self.connection, linger_ms=0), self.url, **changes
