@@ -210,20 +210,19 @@ class PersisterCase(Waiting, base.BaseTestCase):
         self.addCleanup(api.kill)
         return api
 
-    def start(
-        self, *, fail_points="", mutants=(), changes=(), batch_size=20, metrics="", others=NO_ALARMS, name="persister"
-    ):
-        """Start the command. ``metrics``: further options of that group. ``others``: further groups. ``fail_points``:
-        those of the first workers. ``changes``: those of `changed_command`."""
+    def start(self, *, fail_points="", mutants=(), changes=(), name="persister", **options):
+        """Start the command. ``options``: see `configured`. ``fail_points``: those of the first workers. ``changes``:
+        those of `changed_command`."""
         (port,) = ports.free_ports(1)
         configuration = self.folder / f"{name}.conf"
-        configuration.write_text(self.configured(port, batch_size=batch_size, metrics=metrics, others=others))
+        configuration.write_text(self.configured(port, **options))
         changes = [*changes, *((getattr(persister_mutants, mutant),) for mutant in mutants)]
         if fail_points:
             changes.append((changed_command.arm_workers, 1, fail_points))
         return self.spawn(name, configuration, port, *changes)
 
-    def configured(self, port, *, batch_size=20, metrics="", others=""):
+    def configured(self, port, *, batch_size=20, metrics="", others=NO_ALARMS):
+        """Return the configuration. ``metrics``: further options of that group. ``others``: further groups."""
         return (_CONFIGURATION + self.sections).format(
             folder=self.folder,
             servers=self.servers,
