@@ -20,6 +20,7 @@ from monasca_common.devbroker import ports
 from monasca_common.tests.checker import each_once
 from monasca_common.tests.functional.api.api_case import NOW_MS, ApiProcessCase
 from monasca_common.tests.functional.kafka.producer_case import ProducerCase
+from monasca_common.tests.functional.processes import RunningProcess, start_process
 from monasca_common.tests.functional.services.environments import environment
 from monasca_common.tests.functional.services.test_monasca_api import PUBLISHED_PIPELINE, PublishedApiCase
 from monasca_common.tests.kafka_proxy import ApiKey, Fault
@@ -30,10 +31,11 @@ from monasca_common.tests.waiting import PATIENCE_SECONDS, wait_until_ready
 BATCH = 200  # the forwarder sends this number of measurements within a second; with fewer, it waits three more seconds
 
 
-class Forwarder:
+class Forwarder(RunningProcess):
     """Receives measurements on its port and posts them to the API at ``url``, with a token of the given Keystone."""
 
-    def __init__(self, folder, url, keystone_url, *, user, password, project, **api):
+    def __init__(self, case, folder, url, keystone_url, *, user, password, project, **api):
+        self.case = case
         self.folder = Path(folder)
         (self.port,) = ports.free_ports(1)
         self.log = self.folder / "forwarder.log"
@@ -45,12 +47,10 @@ class Forwarder:
             "Logging": {"disable_file_logging": True, "log_level": "INFO"},
         }
         (self.folder / "agent.yaml").write_text(json.dumps(configuration))  # which is YAML
-        self.process = None
 
     def start(self):
         command = [environment("monasca-agent").program("monasca-forwarder"), f"--config-file={self.folder}/agent.yaml"]
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+        self.process = start_process(self.case, command, self.log, cwd=self.folder)
         wait_until_ready(lambda: _accepts(self.port), self.process.poll, self.log)
         return self
 
@@ -63,14 +63,6 @@ class Forwarder:
             return connection.getresponse().status
         finally:
             connection.close()
-
-    def kill(self):
-        if self.process is not None:
-            self.process.kill()
-            self.process.wait(PATIENCE_SECONDS)
-
-    def text(self):
-        return self.log.read_text(errors="replace")
 
 
 def _accepts(port):
@@ -123,9 +115,7 @@ class TestForwarder(PublishedApiCase, ApiProcessCase):
             "write_timeout": PATIENCE_SECONDS,
             "keystone_timeout": PATIENCE_SECONDS,
         }  # so that nothing is sent twice on a busy machine
-        forwarder = Forwarder(folder, url, self.keystone.url, **account, **timeouts)
-        self.addCleanup(forwarder.kill)
-        return forwarder.start()
+        return Forwarder(self, folder, url, self.keystone.url, **account, **timeouts).start()
 
     def bulk(self, letter, count=BATCH):
         return [
