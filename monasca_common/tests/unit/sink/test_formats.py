@@ -19,7 +19,7 @@ from monasca_common.kafka.errors import RetryLater, SerializationError
 from monasca_common.kafka.serialization.json import PLAIN
 from monasca_common.kafka.testing import MemoryRegistry
 from monasca_common.sink import service
-from monasca_common.sink.fields import columns_at, loads_of
+from monasca_common.sink.fields import Steps, columns_at, loads_of
 from monasca_common.storage.tables.column_types import TYPES
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
 
@@ -266,7 +266,7 @@ class JsonFieldsTest(SinkTestCase):
         '{"a": {"b": "é"}, "größe": 9, "user-id": 8, "_id": 4}'.encode(),
         *(b"{}", b"null", b"[1]", b'"text"', b"3"),
     )
-    PATHS = (
+    PATHS: tuple[list[Steps], ...] = (
         [],
         [()],
         [("a", "b"), ("a", "c"), ("d",), ("items",)],
