@@ -351,20 +351,23 @@ class TestSecurity(Waiting, base.BaseTestCase):
 
         self.wait_until(reported)
 
+    def allow_write(self, topic):
+        permission = Permission("User:monasca", "write", "topic", topic)
+        allow(self.cluster.admin, permission)
+        self.addCleanup(revoke, self.cluster.admin, permission)  # other tests share the cluster
+
     def test_only_granted_permissions_are_allowed(self):
         topic = self.fixture.topic()
         as_monasca = self.cluster.client_options("monasca")
         (denied,) = produce(self.cluster, topic, 1, **as_monasca, **{"enable.idempotence": False})
         self.assertEqual("TOPIC_AUTHORIZATION_FAILED", denied.name())
-        write = Permission("User:monasca", "write", "topic", topic)
-        allow(self.cluster.admin, write)
+        self.allow_write(topic)
         self.assertEqual([None], produce(self.cluster, topic, 1, **as_monasca))
-        revoke(self.cluster.admin, write)
         self.assertEqual(1, len(read(self.cluster, topic)))
 
     def test_a_certificate_is_also_a_principal(self):
         topic = self.fixture.topic()
-        allow(self.cluster.admin, Permission("User:monasca", "write", "topic", topic))
+        self.allow_write(topic)
         options = {**self.cluster.mutual_tls_options("monasca"), "enable.idempotence": True}
         producer = confluent_kafka.Producer(options)
         producer.produce(topic, b"0")
