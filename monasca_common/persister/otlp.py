@@ -58,4 +58,5 @@ class OtlpDecoder:
             [positions[row] for row in decoded.indices],
             indexes=[indexes[row] for row in decoded.indices],
             untimed=decoded.untimed,
+            dead=faults.reasons,
         )

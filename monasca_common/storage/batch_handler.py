@@ -13,7 +13,7 @@ import contextlib
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -87,11 +87,13 @@ def rows_of_kind(
     *,
     indexes: Sequence[int] = (),
     untimed: Collection[int] = (),
+    dead: Container[int] = (),
 ) -> Rows:
     """Return the rows of a batch. The key of a metric's row is its series and time; other rows have the message id.
 
     ``positions``: the position in the batch of each row's message; if ``None``, each message has a row. ``indexes``:
-    the index of each row in its message, if messages may have several rows. ``untimed``: see `Decoded.untimed`.
+    the index of each row in its message, if messages may have several rows, and ``dead`` then contains the offsets of
+    dead letters. ``untimed``: see `Decoded.untimed`.
     """
 
     def of_rows(column: Sequence[Any]) -> Sequence[Any]:
@@ -104,7 +106,8 @@ def rows_of_kind(
     ids = row_keys.message_keys(headers, part.topic_partition, offsets)
     if indexes:
         ids = list(map(row_keys.row_id, ids, indexes))
-    return Rows(kind, values, offsets, ids, row_keys.by_id(headers, untimed, several=bool(indexes)), indexes)
+    of_dead = [offset in dead for offset in offsets] if indexes else ()
+    return Rows(kind, values, offsets, ids, row_keys.by_id(headers, untimed, of_dead), indexes)
 
 
 def store_rows(writer: Writer, claim: Claim, rows: Rows) -> Written:
@@ -165,6 +168,7 @@ class BatchHandler(Hook, Generic[R]):
             except MessagesRefused as refused:
                 for origin, reason in refused.reasons.items():
                     faults.add(origin.offset, origin.element, reason, origin.table)
+                rows = self._decoders[partition.topic](part, faults)  # the keys of siblings can depend on the faults
         rows = rows.without(faults)
         siblings = self._siblings[partition]
         for offset in faults.reasons:

@@ -39,12 +39,15 @@ def row_id(message_key: bytes, index: int) -> bytes:
     return b"%b/%d" % (message_key, index)
 
 
-def by_id(headers: Sequence[Headers], untimed: Collection[int], *, several: bool = False) -> Sequence[bool]:
-    """Return `Rows.by_id` for rows whose messages have these headers. ``untimed``: see `Decoded.untimed`. ``several``:
-    whether messages may have several rows. Some of these are stored before a replay, which has a different time.
+def by_id(headers: Sequence[Headers], untimed: Collection[int], dead: Sequence[bool] = ()) -> Sequence[bool]:
+    """Return `Rows.by_id` for rows whose messages have these headers. ``untimed``: see `Decoded.untimed`. ``dead``:
+    whether the message of each row is a dead letter; empty if each message has one row.
 
-    Other rows need an id that the caller chose, for example from an ``Idempotency-Key``, because a repeated message has
-    the same id. An id created by a producer belongs to a single message with a single time.
+    A repeated message has the same id if the caller chose it, for example from an ``Idempotency-Key``; an id created by
+    a producer belongs to a single message with a single time. If messages have several rows, some rows of a dead letter
+    are stored before its replay, which has the same id and another time. A message without an id needs to be a dead
+    letter, because a recreated topic has the same offsets.
     """
-    own = {place for place in untimed if several or len(_own_key(headers[place])) not in (0, MADE_ID_BYTES)}
+    ignored = (0,) if dead else (0, MADE_ID_BYTES)  # sizes of ids
+    own = {each for each in untimed if (dead and dead[each]) or len(_own_key(headers[each])) not in ignored}
     return [place in own for place in range(len(headers))] if own else ()

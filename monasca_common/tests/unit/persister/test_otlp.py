@@ -6,7 +6,7 @@ from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsSer
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
 from oslotest import base
 
-from monasca_common.kafka.message import MESSAGE_ID_HEADER, TopicPartition
+from monasca_common.kafka.message import MADE_ID_BYTES, MESSAGE_ID_HEADER, TopicPartition
 from monasca_common.persister.decoder import decoder
 from monasca_common.persister.settings import GroupSettings, persister_settings
 from monasca_common.runtime.otlp_settings import ENVELOPES, OTLP, OTLP_BATCH_SIZE, OtlpTopicSettings
@@ -37,6 +37,14 @@ def decoded(kind, part, **settings):
     group = GroupSettings("g", kind, 1, 1, 1000, consumer=None, producer=None, max_dimensions=3, otlp=otlp)
     faults = Faults()
     return decoder(group)(part, faults), faults
+
+
+def logs(*bodies):
+    message = ExportLogsServiceRequest()
+    records = message.resource_logs.add().scope_logs.add().log_records
+    for body in bodies:
+        records.add(body=AnyValue(string_value=body))
+    return message
 
 
 def metrics(*points):
@@ -101,23 +109,33 @@ class DecoderTest(base.BaseTestCase):
         self.assertEqual(rows.message_ids, again.message_ids)
 
 
-class ReplayTest(SqliteTestCase):
-    def test_a_replay_stores_no_log_without_a_time_twice(self):
-        message = ExportLogsServiceRequest()
-        records = message.resource_logs.add().scope_logs.add().log_records
-        records.add(body=AnyValue(string_value="good"))
-        records.add(body=AnyValue(string_value="\0"))
-        part = Part(message)
+class UntimedLogsTest(SqliteTestCase):
+    """Logs without a time, whose message gets another time if it is replayed."""
+
+    def write(self, message, offset, time_ms, headers=()):
+        """Store the valid logs of one message."""
+        part = Part(message, headers=headers)
+        part.offsets, part.timestamps = [offset], [time_ms]
         rows, faults = decoded(Kind.LOGS, part)
-        writer = self.database.writer()
-        claim = Claim("g", *part.topic_partition, None, FIRST_OFFSET, FIRST_OFFSET + 1)
-        writer.begin("g", {part.topic_partition: FIRST_OFFSET}, {})
+        writer, claim = self.database.writer(), Claim("g", *part.topic_partition, None, offset, offset + 1)
+        writer.reset_offsets("g", {part.topic_partition: offset}, {})
         writer.write(claim, rows.without(faults))
-        replayed = Part(message, headers=((MESSAGE_ID_HEADER, b"otlp/0/%d" % FIRST_OFFSET),))
-        replayed.offsets, replayed.timestamps = [FIRST_OFFSET + 1], [NOW_MS + 60_000]
-        rows, faults = decoded(Kind.LOGS, replayed)
-        writer.write(Claim("g", *part.topic_partition, None, FIRST_OFFSET + 1, FIRST_OFFSET + 2), rows.without(faults))
-        self.assertEqual([NOW_MS], [row.time_ms for _, row in self.database.rows(Kind.LOGS)])
+
+    def times(self):
+        return [row.time_ms for _, row in self.database.rows(Kind.LOGS)]
+
+    def test_a_replay_of_a_dead_letter_stores_no_log_twice(self):
+        for first_id in (b"", b"x" * MADE_ID_BYTES):
+            own_id = first_id or b"otlp/0/%d" % FIRST_OFFSET
+            self.write(logs("good", "\0"), FIRST_OFFSET, NOW_MS, [(MESSAGE_ID_HEADER, first_id)])
+            for offset, body in enumerate(("\0", "corrected"), FIRST_OFFSET + 1):
+                self.write(logs("good", body), offset, NOW_MS + 60_000, [(MESSAGE_ID_HEADER, own_id)])
+        self.assertEqual([NOW_MS, NOW_MS, NOW_MS + 60_000, NOW_MS + 60_000], sorted(self.times()))
+
+    def test_logs_of_a_recreated_topic_are_stored_although_its_offsets_recur(self):
+        for time_ms in (NOW_MS, NOW_MS + 60_000):
+            self.write(logs("a", "b"), FIRST_OFFSET, time_ms)
+        self.assertEqual([NOW_MS, NOW_MS, NOW_MS + 60_000, NOW_MS + 60_000], sorted(self.times()))
 
 
 def _facts(row):

@@ -62,7 +62,8 @@ class LinesDecoder:
                 values.append(line.decode())
                 positions.append(position)
                 indexes.append(index)
-        return rows_of_kind(Kind.LOGS, part, values, positions, indexes=indexes)
+        untimed = range(len(values))
+        return rows_of_kind(Kind.LOGS, part, values, positions, indexes=indexes, untimed=untimed, dead=faults.reasons)
 
 
 def batch(*values, first=0, start=None, headers=()):
@@ -252,6 +253,7 @@ class ElementsTest(HandlerCase):
             self.storage.faults.append(RowsRefused({1: "too old"}))
         self.assertEqual({0: "element 1: too old"}, self.dead_letters(batch(b"a\nb\nc", b"d")))
         self.assertEqual(["a", "c", "d"], self.storage.rows)
+        self.assertEqual([True, True, False], self.storage.by_id)
 
     def test_a_sibling_that_the_database_refuses_stays_a_dead_letter_and_is_logged(self):
         logged = self.useFixture(fixtures.FakeLogger())
