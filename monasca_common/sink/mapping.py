@@ -233,7 +233,7 @@ class _MappingReader:
     def _source(self, where: str, text: str, entry: _TableEntry) -> ColumnSource:
         name = re.split(r"[.\[]", text, maxsplit=1)[0]
         path = text[len(name) :]
-        header = re.fullmatch(r'\."([^"]+)"|\.([^"]+)', path)
+        header = re.fullmatch(r'\."([^"\0]+)"|\.([^"\0]+)', path)  # clients do not read names with NUL
         if (
             name not in list(MessagePart)
             or (path and name not in _WITH_PATH)

@@ -1,4 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
+import json
+
 from oslo_config import cfg
 
 from monasca_common.kafka.errors import ConfigurationError
@@ -84,9 +86,10 @@ class MappingTest(SinkTestCase):
         )
 
     def test_a_header_is_read_by_its_name(self):
-        for text in ("header[0]", "header.", "header", 'header."a'):
+        for text in ("header[0]", "header.", "header", 'header."a', "header.\0", 'header."\0"'):
             with self.subTest(text):
-                (fault,) = self.faults(_TABLE.format("", f"id = {{type = 'text', from = '{text}'}}"))
+                source = json.dumps(text)
+                (fault,) = self.faults(_TABLE.format("", f"id = {{type = 'text', from = {source}}}"))
                 self.assertIn(f"[orders] columns.id has from = {text!r}: use one of value, key, header.<name>", fault)
         columns = """id = {type = 'text', from = 'header."a b"'}\nno = {type = 'text', from = 'header.a.b'}"""
         (table,) = self.mapping(_TABLE.format("", columns))
