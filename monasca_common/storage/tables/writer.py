@@ -59,7 +59,7 @@ class Applied(NamedTuple):
 
 class TableStatements:
     """The statements for one table. ``number``: its position among the tables of a topic. ``places``: the positions of
-    the statements' columns, which begin with those of the key, in the table."""
+    the statements' columns in the table; the first ``key_count`` columns are the key."""
 
     def __init__(self, table: StoredTable, dialect: str, number: int) -> None:
         given = [column.name for column in table.columns]
@@ -80,7 +80,7 @@ class TableStatements:
         self.delete_staged = f"DELETE FROM {name} WHERE ({key}) IN (SELECT {key} FROM {keys})"
         # Without the table, SQLite reads the quoted name of a missing column as a text.
         self.delete = f"DELETE FROM {name} WHERE {' AND '.join(f'{name}.{_quote(each)} = ?' for each in table.key)}"
-        self.places, self.key_columns = list(map(given.index, columns)), len(table.key)
+        self.places, self.key_count = list(map(given.index, columns)), len(table.key)
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -186,15 +186,15 @@ class TablesWriter:
 
 
 def _reduced(statements: TableStatements, changes: TableChanges) -> tuple[Values, Values]:
-    """Return the row to store for each key, with the statements' columns, and the keys to delete first."""
+    """Return the statements' columns of the rows to store, one row for each key, and the keys to delete first."""
     rows, deleted = changes.stored, changes.deleted
     values = [rows.values[place] for place in statements.places]
-    keys = list(zip(*values[: statements.key_columns], strict=True))
+    keys = list(zip(*values[: statements.key_count], strict=True))
     if not len(deleted) and len(set(keys)) == len(keys):
         return values, ()
     after = dict(zip(zip(*deleted.values, strict=True), deleted.offsets, strict=True))
     positions = range(len(keys))[:: -1 if statements.keeps_first else 1]
-    kept = {keys[position]: position for position in positions}  # the last one of each key
+    kept = {keys[position]: position for position in positions}  # the last position of each key
     chosen = [position for key, position in kept.items() if rows.offsets[position] > after.get(key, -1)]
     return [[column[position] for position in chosen] for column in values], list(zip(*after, strict=True))
 
