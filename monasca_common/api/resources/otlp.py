@@ -33,7 +33,7 @@ from monasca_common.storage.base import Kind
 
 _PROTOBUF = "application/x-protobuf"
 # One large body is converted at a time, because the messages of a hostile body can be a hundred times its size, and the
-# GIL prevents concurrent conversions anyway. Small ones do not wait for it, because it can take seconds.
+# GIL prevents concurrent conversions anyway. Small bodies do not wait, because a conversion can take seconds.
 _CONVERSION = threading.Lock()
 _SMALL_BYTES = 16 * 1024
 
