@@ -55,12 +55,10 @@ class Loop(ABC):
         """
         failures = 0
         while not (self.finished or self.stopping.is_set()):
-            if failures:
-                # The traceback of an error refers to its client, and the client's threads run until it is collected.
-                gc.collect()
             started_at = self.clock.monotonic()
             try:
                 self.serve()
+                continue
             except Exception as error:
                 text = self.explained(error)
                 failures = 1 if self.clock.monotonic() - started_at > HEALTHY_SECONDS else failures + 1
@@ -70,8 +68,10 @@ class Loop(ABC):
                 unexpected = not isinstance(error, self.expected)
                 LOG.error("%s failed and %s: %s", self._subject, then, text, exc_info=unexpected)
                 self.failed(error)
-                if not self.stopping.wait(delay):
-                    self.restarts += 1
+            # The traceback of the error refers to its client, and the client's threads run until it is collected.
+            gc.collect()
+            if not self.stopping.wait(delay):
+                self.restarts += 1
 
     def stop(self) -> None:
         """Request the stop and return immediately; `run` ends after its current step."""

@@ -53,15 +53,19 @@ class Client:
 
 
 class ClientLoop(FailingLoop):
-    """Opens a client that keeps the error whose traceback refers to it; counts the open clients before each attempt."""
+    """Opens a client that keeps the error whose traceback refers to it; counts the open clients during each wait."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.clients = []
-        self.open_before = []
+        self.open_during = []
+        self._wait, self.stopping.wait = self.stopping.wait, self.wait
+
+    def wait(self, seconds):
+        self.open_during.append(sum(reference() is not None for reference in self.clients))
+        return self._wait(seconds)
 
     def serve(self):
-        self.open_before.append(sum(reference() is not None for reference in self.clients))
         client = Client()
         self.clients.append(weakref.ref(client))
         try:
@@ -96,12 +100,13 @@ class RestartsTest(base.BaseTestCase):
         self.assertEqual(["attempt 0", "no broker", "attempt 1", "no broker"], self.loop.events)
         self.assertEqual(1, self.loop.restarts)
 
-    def test_the_clients_of_a_failed_attempt_are_released_before_the_next_attempt(self):
+    def test_the_clients_of_a_failed_attempt_are_released_before_the_back_off(self):
         self.addCleanup(gc.enable)
         gc.disable()
-        loop = ClientLoop(self.clock, [0, 0, 0], TransportError)
-        loop.run()
-        self.assertEqual([0, 0, 0], loop.open_before)
+        for error in (TransportError, DeadLetterLimit):
+            loop = ClientLoop(self.clock, [0, 0, 0], error)
+            loop.run()
+            self.assertEqual([0, 0, 0], loop.open_during)
 
     def test_a_limit_of_dead_letters_waits_for_the_stop(self):
         self.assertEqual([None], self.run_it(0, error=DeadLetterLimit))
