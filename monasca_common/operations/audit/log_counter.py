@@ -190,13 +190,15 @@ class CounterStarts(RebalanceListener):
         self.since_ms = None if has_offsets else bucket_of(now_ms, settings.bucket_seconds)
 
     def assigned(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        committed = self._admin.group_offsets(self._group)
+        committed, leaders = self._admin.group_offsets(self._group), self._admin.leaders()
+        # A partition without a leader has no known offsets, and must not stop the others.
+        starts = {each: committed.get(each, 0) for each in partitions}
+        led = [each for each in partitions if leaders.get(each.topic, {}).get(each.partition) is not None]
         back_ms = round((self._settings.bucket_seconds + self._settings.grace_seconds) * 1000)
         since_ms = self.since_ms or bucket_of(SystemClock().time_ms() - back_ms, self._settings.bucket_seconds)
-        at_time = self._admin.offsets_for_times(dict.fromkeys(partitions, since_ms))
-        firsts, ends = self._admin.first_offsets(partitions), self._admin.end_offsets(partitions)
-        starts = {}
-        for each in partitions:
+        at_time = self._admin.offsets_for_times(dict.fromkeys(led, since_ms))
+        firsts, ends = self._admin.first_offsets(led), self._admin.end_offsets(led)
+        for each in led:
             timely = ends[each] if (at := at_time[each]) is None else at
             known = committed.get(each, timely if self.since_ms is not None else firsts[each])
             starts[each] = max(min(timely, known), firsts[each])

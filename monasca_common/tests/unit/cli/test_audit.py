@@ -18,6 +18,7 @@ from monasca_common.kafka.testing import Fail, MemoryKafka
 from monasca_common.kafka.transport.memory import VirtualClock
 from monasca_common.operations.audit import counter_service, report_log
 from monasca_common.operations.audit.counter_service import CounterService
+from monasca_common.operations.audit.log_counter import CounterStarts
 from monasca_common.tests.unit.cli.command_case import CommandCase
 
 _REPORTS = TopicPartition("monasca-audit", 0)
@@ -196,3 +197,34 @@ class TopicsTest(base.BaseTestCase):
         self.assertEqual((False, ["no broker responds"]), (ready, output["reasons"]))
         clock.advance(601)
         self.assertFalse(service.health.live()[0])
+
+
+class OfflineAdmin:
+    """An admin client that reports offset 7 for the partitions of ``leaders`` with a leader."""
+
+    def __init__(self, leaders, committed):
+        self._leaders = leaders
+        self._committed = committed
+
+    def leaders(self):
+        return {"metrics": self._leaders}
+
+    def group_offsets(self, _group):
+        return self._committed
+
+    def first_offsets(self, partitions):
+        for each in partitions:
+            if self._leaders.get(each.partition) is None:
+                raise RetriableError(f"{each.topic}/{each.partition}: its leader did not report its offset")
+        return dict.fromkeys(partitions, 7)
+
+    end_offsets = offsets_for_times = first_offsets
+
+
+class StartsTest(base.BaseTestCase):
+    def test_a_partition_without_a_leader_does_not_stop_the_others(self):
+        partitions = [TopicPartition("metrics", number) for number in range(4)]
+        admin = OfflineAdmin({0: 1, 1: None, 2: None}, dict.fromkeys(partitions[:2], 9))
+        starts = CounterStarts(admin, "group", AuditSettings(), 0)
+
+        self.assertEqual(dict(zip(partitions, (7, 9, 0, 0), strict=True)), starts.assigned(partitions))
