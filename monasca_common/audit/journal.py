@@ -9,6 +9,7 @@ the disk; a power failure loses the last reports, because writes are not synchro
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import sqlite3
 import threading
@@ -32,6 +33,7 @@ class Journal:
     shows that this process is alive."""
 
     def __init__(self, folder: str) -> None:
+        """Keep reports in memory if the disk is full. Raises `ConfigurationError` if the folder is not usable."""
         self._folder = Path(folder)
         self._lock = threading.Lock()
         self._held: set[str] = set()  # ids of reports that must not be sent yet
@@ -42,9 +44,13 @@ class Journal:
             self._path.touch(0o600)
             self._database = _locked(self._path)
         except (OSError, sqlite3.Error) as error:
-            raise ConfigurationError(
-                f"folder in group [audit] is not usable ({error}): name a folder to which this service may write"
-            ) from error
+            if not _is_full(error):
+                raise ConfigurationError(
+                    f"folder in group [audit] is not usable ({error}): name a folder to which this service may write"
+                ) from error
+            LOG.error("the disk of folder in group [audit] is full; until a restart, a crash loses unsent reports")
+            self._path.unlink(missing_ok=True)
+            self._database = _locked(":memory:")
 
     def add(self, report: AuditReport, *, held: bool = False) -> None:
         """Write a report. If the disk is full, log it and keep reports in memory until a restart.
@@ -125,6 +131,13 @@ class Journal:
         if dropped and not self._drops:
             LOG.error("audit reports are dropped, because more than %d are not acknowledged", _MAX_PENDING)
         self._drops = dropped > 0
+
+
+def _is_full(error: OSError | sqlite3.Error) -> bool:
+    """Return whether the disk is full."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOSPC
+    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 def _locked(path: Path | str) -> sqlite3.Connection:

@@ -2,6 +2,7 @@
 """Reports survive the end of their process and unavailable brokers."""
 
 import contextlib
+import errno
 import pathlib
 import sqlite3
 import subprocess
@@ -63,6 +64,19 @@ class ReporterTest(AuditCase):
 
         self.assertEqual(names, list(journal.pending()))
         self.assertEqual(1, log.output.count("a crash loses unsent reports"))
+
+    def test_a_start_on_a_full_disk_keeps_reports_in_memory(self):
+        log = self.useFixture(fixtures.FakeLogger())
+        full = sqlite3.OperationalError("database or disk is full")
+        full.sqlite_errorcode = sqlite3.SQLITE_FULL
+        for target, error in (("sqlite3.connect", full), ("pathlib.Path.touch", OSError(errno.ENOSPC, "no space"))):
+            with mock.patch(target, side_effect=[error, mock.DEFAULT], wraps=sqlite3.connect):
+                journal = Journal(self.folder)
+            journal.add(self.audit_report("r1"))
+            self.assertEqual((["r1"], []), (list(journal.pending()), self.files()))
+            journal.close()
+
+        self.assertEqual(2, log.output.count("a crash loses unsent reports"))
 
     def test_reports_are_kept_in_memory_if_the_disk_is_broken(self):
         self.useFixture(fixtures.FakeLogger())
