@@ -30,7 +30,7 @@ from monasca_common.operations.log_reading import LogReader
 
 _NO_SUCH_TOPIC = "UNKNOWN_TOPIC_OR_PART"
 _SUFFIX = ".dlq"
-_WITH_TRANSACTIONS, _TRANSACTIONAL_DRIVER = "kafka", "confluent"  # the native client has no transactions
+_TRANSACTIONAL_DRIVER = "confluent"  # the native client has no transactions
 
 
 def dead_letter_topics(partition_counts: Mapping[str, int], names: Iterable[str] = ()) -> list[str]:
@@ -69,7 +69,7 @@ class DeadLetterTopic:
             )
         # One id per topic and group, so that a replay fences an earlier replay.
         producer = replace(producer_settings(conf, group), transactional_id=None)
-        if producer.connection.driver == _WITH_TRANSACTIONS:
+        if producer.connection.has_cluster:
             connection = replace(producer.connection, driver=_TRANSACTIONAL_DRIVER)
             producer = replace(producer, connection=connection, transactional_id=f"{group_id}/{name}")
         load_admin = functools.partial(plugins.load_admin, conf, group)

@@ -425,13 +425,15 @@ class ProgressTest(ReplayCase):
 class SettingsTest(base.BaseTestCase):
     def test_a_replay_opens_the_client_with_transactions(self):
         file = Path(self.useFixture(fixtures.TempDir()).path, "service.conf")
-        file.write_text("[kafka]\nbootstrap_servers = kafka:9092\n")
-        conf = cfg.ConfigOpts()
-        conf([], default_config_files=[str(file)])
-        topic = DeadLetterTopic.of(conf, LETTERS, "kafka", "replay", defaultdict(SentMessages))
-        self.assertEqual("kafka", topic.consumer.connection.driver)
-        producer = topic.producer
-        self.assertEqual(("confluent", f"replay/{LETTERS}"), (producer.connection.driver, producer.transactional_id))
+        for driver in ("kafka", "native", "confluent"):
+            file.write_text(f"[kafka]\nbootstrap_servers = kafka:9092\ndriver = {driver}\n")
+            conf = cfg.ConfigOpts()
+            conf([], default_config_files=[str(file)])
+            topic = DeadLetterTopic.of(conf, LETTERS, "kafka", "replay", defaultdict(SentMessages))
+            self.assertEqual(driver, topic.consumer.connection.driver)
+            producer = topic.producer
+            used = producer.connection.driver, producer.transactional_id
+            self.assertEqual(("confluent", f"replay/{LETTERS}"), used)
 
 
 class NotesTest(base.BaseTestCase):
