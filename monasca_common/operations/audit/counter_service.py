@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from oslo_config import cfg
 
@@ -103,7 +104,7 @@ def run(conf: cfg.ConfigOpts, *, section: str, wanted: Sequence[str], group: str
     it cannot start."""
     settings, status = audit_settings(conf), count_status_settings(conf)
     admin = load_admin(conf, section)
-    producer = open_producer(producer_settings(conf))
+    producer = open_producer(replace(producer_settings(conf), transactional_id=None))
     try:
         service = CounterService(settings, connection_settings(conf, section), admin, producer, wanted, group, tier)
         facts = {"reads": len(service.topics()), "group": group, "with_driver": producing_driver(producer.settings)}

@@ -3,9 +3,11 @@
 
 import json
 import time
+from pathlib import Path
 from unittest import mock
 
 import fixtures
+from oslo_config import cfg
 from oslotest import base
 
 from monasca_common.audit import reports
@@ -169,6 +171,18 @@ class TopicsTest(base.BaseTestCase):
         self.assertRaises(UndeliveredError, service.serve)
         service.serve()
         self.assertEqual(1, len(kafka.broker.records(_REPORTS.topic)))
+
+    def test_the_transactional_id_of_another_service_is_not_used(self):
+        file = Path(self.useFixture(fixtures.TempDir()).path, "service.conf")
+        file.write_text("[kafka]\nbootstrap_servers = kafka:9092\ntransactional_id = agent-1\n")
+        conf = cfg.ConfigOpts()
+        conf([], default_config_files=[str(file)])
+        for name in ("load_admin", "CounterService", "producing_driver", "run_service"):
+            self.useFixture(fixtures.MockPatchObject(counter_service, name))
+        opened = self.useFixture(fixtures.MockPatchObject(counter_service, "open_producer")).mock
+        counter_service.run(conf, section="kafka", wanted=(), group="group", tier="broker")
+
+        self.assertIsNone(opened.call_args.args[0].transactional_id)
 
     def counted(self, service):
         return service.metrics.registry.get_sample_value("monasca_audit_counted_messages_total")
