@@ -132,7 +132,7 @@ class AuditService(Loop):
                 "%d more buckets are incomplete: see `monasca-common audit show --missing`",
                 len(new) - _MAX_LINES,
             )
-        healed = [key for key in self._incomplete - incomplete if key in now]
+        healed = [key for key in self._incomplete - incomplete if key in now and now[key].verdict is AuditVerdict.OK]
         if healed:
             LOG.info("%d incomplete buckets are complete now", len(healed))
         self._incomplete = incomplete

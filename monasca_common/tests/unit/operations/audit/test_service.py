@@ -119,6 +119,16 @@ class AuditServiceTest(AuditCase):
         self.assertEqual({}, self.missing())
         self.assertEqual(1, self.log.output.count("was deleted and recreated"))
 
+    def test_an_incomplete_bucket_of_a_recreated_topic_is_not_complete(self):
+        self.lack(3, "one")
+        self.service.reconcile(self.totals)
+        for log in ("first", "second"):
+            count = AuditCount(TOPIC, START_MS, log=log)
+            self.totals.add(AuditReport(log, "broker", "a", START_MS, 60, (count,)))
+        self.service.reconcile(self.totals)
+
+        self.assertNotIn("are complete now", self.log.output)
+
     def test_the_service_restarts_while_the_brokers_are_unavailable(self):
         thread = threading.Thread(target=self.service.run)
         thread.start()
