@@ -13,6 +13,7 @@ from collections.abc import Mapping
 import msgspec
 
 from monasca_common.audit.runs import Runs
+from monasca_common.models.json_text import UNREADABLE
 
 VERSION = 1
 
@@ -86,7 +87,7 @@ def decode(value: bytes | None) -> AuditReport | None:
     """Return the report, or ``None`` if the value is not a report of this version."""
     try:
         report = msgspec.json.decode(value or b"", type=AuditReport)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         return None
     return report if report.version == VERSION else None
 

@@ -21,6 +21,7 @@ from msgspec import structs
 from monasca_common.kafka import Admin, Record
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.models.json_text import UNREADABLE
 from monasca_common.operations.lag.verdict import (
     Commit,
     LagStatus,
@@ -207,14 +208,14 @@ def read_history(
 
 
 def history_of(records: Iterable[tuple[bytes | None, bytes | None]]) -> LagHistory:
-    """Return the history from these ordered keys and values; ignore records of other versions."""
+    """Return the history from these ordered keys and values; ignore records of other versions and programs."""
     values: dict[bytes, bytes | None] = {key: value for key, value in records if key is not None}
     groups: dict[str, dict[TopicPartition, PartitionHistory]] = defaultdict(dict)
     surveyed_ms = None
     for key, value in values.items():
         if value is None:
             continue
-        with contextlib.suppress(msgspec.DecodeError):
+        with contextlib.suppress(*UNREADABLE):
             if key == _SURVEY:
                 surveyed_ms = msgspec.json.decode(value, type=_HistorySurvey).time_ms
             else:

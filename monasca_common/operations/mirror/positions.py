@@ -18,6 +18,7 @@ import msgspec
 from monasca_common.kafka import Admin, ConfigurationError, Message, Record
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
+from monasca_common.models.json_text import UNREADABLE
 from monasca_common.operations.log_reading import LogReader
 
 POSITIONS_TOPIC = "monasca-mirror-positions"
@@ -105,7 +106,7 @@ def positions_in(messages: Iterable[Message]) -> Positions:
                 found.pop((key.mirror, partition), None)
                 continue
             value = msgspec.json.decode(message.value, type=_Value)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             continue
         found[key.mirror, partition] = MirrorPosition(
             key.mirror, partition, value.start, value.next_offset, value.source_id, value.target_id

@@ -302,6 +302,8 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertEqual(written, reports.decode(reports.encode(written)))
         self.assertIsNone(reports.decode(b"{}"))
         self.assertIsNone(reports.decode(None))
+        for value in (b'{"x":' + b"[" * 5000, b'{"id":"\xff"}'):
+            self.assertIsNone(reports.decode(value))
         self.assertIsNone(reports.decode(reports.encode(report("broker", version=2))))
 
 

@@ -166,8 +166,8 @@ class PositionsTest(base.BaseTestCase):
     def test_only_the_last_record_of_each_partition_and_mirror_counts(self):
         one, other = (MirrorPosition(name, TP, 3, 7, "s", "t") for name in ("one", "other"))
         later = MirrorPosition("one", TP, 3, 9, "s", "t")
-        foreign = Record(b"[]", key=b"{}")
-        found = positions_in(self.records(one.record(), other.record(), foreign, later.record(), other.withdrawn()))
+        foreign = [Record(b"[]", key=key) for key in (b"{}", b'{"x":' + b"[" * 5000, b'{"topic":"\xff"}')]
+        found = positions_in(self.records(one.record(), other.record(), *foreign, later.record(), other.withdrawn()))
         self.assertEqual({("one", TP): later}, found)
 
 

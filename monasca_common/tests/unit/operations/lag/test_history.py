@@ -86,6 +86,11 @@ class TestTopic(base.BaseTestCase):
         status += b'"headroom_seconds":null,"completeness":1}}'
         self.assertEqual(LagHistory(), history_of([*strange, (strange[2][0], status)]))
 
+    def test_records_of_other_programs_are_ignored(self):
+        deep = b'{"x":' + b"[" * 5000
+        strange = [(deep, b"{}"), (b'{"group":"g","topic":"t","partition":0}', deep), (b'{"group":"\xff"}', b"{}")]
+        self.assertEqual(LagHistory(), history_of(strange))
+
     def test_an_unknown_group_has_no_scans(self):
         self.assertEqual((), LagHistory(NOW).scans("g", TP))
 
