@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -33,7 +34,7 @@ class Snapshot(Generic[T]):
 
 
 class PanelSource(Generic[T]):
-    """Calls ``gather`` with the time in milliseconds at each interval until `stop`.
+    """Calls ``gather`` with the time in milliseconds at each interval until `stop`. ``now``: monotonic seconds.
 
     ``timeout_seconds``: a longer call counts as failed. Calls are not interrupted, so ``gather`` needs its own
     time-outs.
@@ -47,15 +48,17 @@ class PanelSource(Generic[T]):
         interval_seconds: float,
         timeout_seconds: float,
         now_ms: Callable[[], int],
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self._gather = gather
         self._interval_seconds = interval_seconds
         self._timeout_seconds = timeout_seconds
         self._now_ms = now_ms
+        self._now = now
         self._snapshot: Snapshot[T] = Snapshot()
-        self._began_ms: int | None = None
-        self._due_ms = now_ms()
+        self._began: float | None = None
+        self._due = now()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"dashboard-{name}", daemon=True)
 
@@ -68,21 +71,21 @@ class PanelSource(Generic[T]):
 
     def snapshot(self) -> Snapshot[T]:
         """Return the last snapshot, with an error if the current call has exceeded the time-out."""
-        known, began_ms, now_ms = self._snapshot, self._began_ms, self._now_ms()
-        if began_ms is None or now_ms - began_ms <= self._timeout_seconds * 1000:
+        known, began, now = self._snapshot, self._began, self._now()
+        if began is None or now - began <= self._timeout_seconds:
             return known
-        error = f"no response for {(now_ms - began_ms) / 1000:.0f} s"
+        error, began_ms = f"no response for {now - began:.0f} s", self._now_ms() - round((now - began) * 1000)
         return Snapshot(known.figures, known.gathered_ms, error, known.failing_since_ms or began_ms)
 
     @property
     def seconds_overdue(self) -> float:
         """The seconds since the current call started, or since the next call was due."""
-        due_ms = self._due_ms if self._began_ms is None else self._began_ms
-        return max(0, self._now_ms() - due_ms) / 1000
+        began = self._began  # another thread may end the call
+        return max(0.0, self._now() - (self._due if began is None else began))
 
     def refresh(self) -> None:
         """Gather the figures once."""
-        now_ms = self._began_ms = self._now_ms()
+        now_ms, self._began = self._now_ms(), self._now()
         before = self._snapshot
         try:
             self._snapshot = Snapshot(self._gather(now_ms), now_ms)
@@ -92,8 +95,8 @@ class PanelSource(Generic[T]):
             text = str(error) if isinstance(error, MessagingError) else f"{type(error).__name__}: {error}"
             self._snapshot = Snapshot(before.figures, before.gathered_ms, text, before.failing_since_ms or now_ms)
         finally:
-            self._due_ms = self._now_ms() + int(self._interval_seconds * 1000)
-            self._began_ms = None
+            self._due = self._now() + self._interval_seconds
+            self._began = None
 
     def _run(self) -> None:
         while not self._stopping.is_set():

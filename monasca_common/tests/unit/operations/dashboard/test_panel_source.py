@@ -13,11 +13,13 @@ class PanelSourceTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.now_ms = 1000
+        self.set_ms = 0  # by which the clock was set
         self.answers = []
 
     def source(self, gather=None):
         gather = gather or (lambda _now: self.answers.pop(0)())
-        return PanelSource("lag", gather, interval_seconds=0.01, timeout_seconds=5, now_ms=lambda: self.now_ms)
+        clocks = {"now_ms": lambda: self.now_ms + self.set_ms, "now": lambda: self.now_ms / 1000}
+        return PanelSource("lag", gather, interval_seconds=0.01, timeout_seconds=5, **clocks)
 
     def fail_with(self, error):
         def fail():
@@ -56,6 +58,17 @@ class PanelSourceTest(base.BaseTestCase):
         self.assertEqual(0.0, source.seconds_overdue)
         self.now_ms += 2000
         self.assertEqual(2.0, source.seconds_overdue)
+
+    def test_a_source_is_not_overdue_after_the_clock_was_set(self):
+        def during(now_ms):
+            self.set_ms += 3_600_000
+            return source.snapshot().error, source.seconds_overdue
+
+        source = self.source(during)
+        source.refresh()
+        self.set_ms += 3_600_000
+        self.assertEqual(("", 0.0), source.snapshot().figures)
+        self.assertEqual(0.0, source.seconds_overdue)
 
     def test_a_success_ends_a_failure(self):
         self.fail_with(ValueError("a defect"))
