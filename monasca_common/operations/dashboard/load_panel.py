@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
@@ -36,28 +36,33 @@ class TopicLoad:
 
 
 class LoadGatherer:
-    """Reads end offsets and derives rates. Kafka's internal topics are excluded."""
+    """Reads end offsets and derives rates. Kafka's internal topics, and partitions without a leader, are excluded."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
-        self._ends: dict[str, tuple[int, int]] = {}
+        self._checked_ms = 0
+        self._ends: dict[TopicPartition, int] = {}
         self._rates: dict[str, deque[float]] = {}
 
     def __call__(self, now_ms: int) -> tuple[TopicLoad, ...]:
-        counts = self._admin.partition_counts()
-        topics = {topic: number for topic, number in counts.items() if not topic.startswith("__")}
-        ends = self._admin.end_offsets(TopicPartition(topic, each) for topic in topics for each in range(topics[topic]))
+        topics = {topic: leaders for topic, leaders in self._admin.leaders().items() if not topic.startswith("__")}
+        ends = self._admin.end_offsets(
+            TopicPartition(topic, each)
+            for topic in topics
+            for each, leader in topics[topic].items()
+            if leader is not None
+        )
         if not ends and topics:
             raise TransportError("no broker returned an end offset")
-        sums: dict[str, int] = defaultdict(int)
+        sums, written = Counter[str](), Counter[str]()
         for partition, end in ends.items():
             sums[partition.topic] += end
+            written[partition.topic] += max(0, end - self._ends.get(partition, end))
         self._rates = {topic: self._rates.get(topic, deque(maxlen=_POINTS)) for topic in sums}
-        for topic, end in sums.items():
-            before_ms, before = self._ends.get(topic, (now_ms, end))
-            if now_ms > before_ms:
-                self._rates[topic].append(max(0, end - before) * 1000 / (now_ms - before_ms))
-        self._ends = {topic: (now_ms, end) for topic, end in sums.items()}
+        if now_ms > self._checked_ms:
+            for topic in sums.keys() & {partition.topic for partition in self._ends}:
+                self._rates[topic].append(written[topic] * 1000 / (now_ms - self._checked_ms))
+        self._checked_ms, self._ends = now_ms, ends
         return tuple(TopicLoad(topic, end, tuple(self._rates[topic])) for topic, end in sorted(sums.items()))
 
 

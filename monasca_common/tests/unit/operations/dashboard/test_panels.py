@@ -6,7 +6,7 @@ from dataclasses import replace
 from oslotest import base
 
 from monasca_common.audit.reconciliation import AuditVerdict, Reconciliation
-from monasca_common.kafka import RetriableError
+from monasca_common.kafka import RetriableError, TransportError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.dashboard.audit_panel import audit_figures, audit_panel
 from monasca_common.operations.dashboard.dead_letter_panel import (
@@ -23,7 +23,7 @@ from monasca_common.operations.dashboard.view import Tone, page_of, verdict
 from monasca_common.operations.durability import Finding, Severity
 from monasca_common.operations.lag.verdict import LagStatus, LagVerdict
 
-METRICS = TopicPartition("metrics", 0)
+METRICS, METRICS_1, LOG = TopicPartition("metrics", 0), TopicPartition("metrics", 1), TopicPartition("log", 0)
 DASH = "\N{EN DASH}"
 
 
@@ -239,18 +239,37 @@ class LoadPanelTest(base.BaseTestCase):
         admin.ends[METRICS] = 0  # the topic was deleted and recreated
         self.assertEqual((TopicLoad("metrics", 0, (25.0, 0.0)),), gather(4000))
 
+    def test_a_partition_without_a_leader_does_not_hide_the_others(self):
+        admin = Ends({METRICS: 100, METRICS_1: 7000, LOG: 5})
+        gather = LoadGatherer(admin)
+        gather(1000)
+        admin.offline = {METRICS_1, LOG}
+        admin.ends[METRICS] = 110
+        self.assertEqual((TopicLoad("metrics", 110, (10.0,)),), gather(2000))
+        admin.offline = {LOG}
+        self.assertEqual((TopicLoad("metrics", 7110, (10.0, 0.0)),), gather(3000))
+        admin.offline = {METRICS, METRICS_1, LOG}
+        self.assertRaises(TransportError, gather, 4000)
+
 
 class Ends:
-    """An `Admin` that returns the ends of logs."""
+    """An `Admin` that returns the ends of logs. ``offline``: the partitions without a leader."""
 
     def __init__(self, ends):
         self.ends = ends
+        self.offline = set()
 
-    def partition_counts(self):
-        return {partition.topic: 1 for partition in self.ends}
+    def leaders(self):
+        found = {partition.topic: {} for partition in self.ends}
+        for partition in self.ends:
+            found[partition.topic][partition.partition] = None if partition in self.offline else 1
+        return found
 
     def end_offsets(self, partitions):
-        return {partition: self.ends[partition] for partition in partitions}
+        wanted = set(partitions)
+        if wanted & self.offline:
+            raise RetriableError("its leader did not report its offset")
+        return {partition: self.ends[partition] for partition in wanted}
 
 
 class DurabilityPanelTest(base.BaseTestCase):
