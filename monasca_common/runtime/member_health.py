@@ -246,7 +246,7 @@ def unready_reasons(statuses: Iterable[MemberStatus], now_ms: int) -> Iterator[s
         waiting, stalled_ms = sum(status.lag.values()), now_ms - status.moved_ms
         if status.state is not MemberState.RUNNING:
             yield f"{status.name}: {status.state}{': ' if status.reason else ''}{status.reason}"
-        elif not status.partitions and now_ms - status.since_ms < _ASSIGNED_SECONDS * 1000:
+        elif not status.partitions and 0 <= now_ms - status.since_ms < _ASSIGNED_SECONDS * 1000:
             yield f"{status.name}: no partitions are assigned yet"
         elif waiting and stalled_ms > STALL_SECONDS * 1000:
             yield f"{status.name}: STALL: {waiting} messages wait, and none was processed for {stalled_ms // 1000} s"

@@ -268,6 +268,8 @@ class ProbesTest(MemberHealthCase):
         self.assertEqual(["metrics-0: no partitions are assigned yet"], self.reasons())
         self.clock.advance(61.0)
         self.assertEqual([], self.reasons())
+        self.clock._start_ms -= 3_600_000  # the clock is set back
+        self.assertEqual([], self.reasons())
 
     def test_a_member_that_cannot_join_its_group_is_not_ready(self):
         self.behind = {}
