@@ -255,7 +255,8 @@ class _GroupPast:
         for each in self.partitions:
             known = history.of(group, each)
             commits = () if known is None else known.commits
-            self.scans[each] = history.scans(group, each)
+            # If the clock was set back, scans in the future would hide a stop until the clock has caught up.
+            self.scans[each] = tuple(scan for scan in history.scans(group, each) if scan.time_ms <= now_ms)
             self.commits[each] = [CommitRecord(group, each, commit.offset, commit.time_ms) for commit in commits]
             self._ends[each] = {commit.time_ms: commit.end for commit in commits}
 

@@ -205,6 +205,15 @@ class TestFutureTimestamp(base.BaseTestCase):
         times[50] = NOW + 86_400_000
         self.assertEqual(LagStatus.STALL, status(times))
 
+    def test_a_scan_before_the_clock_was_set_back_hides_no_stop(self):
+        log = FakeLog([NOW - 290_000 + 1000 * n for n in range(200)])
+        admin = SurveyedAdmin(log, {TP: 100}, [(NOW - 300_000, 100)])
+        for scanned_ms in (NOW - 305_000, NOW + 3_600_000):
+            scan = LogScan(scanned_ms, 0, 100, 100, is_unread=False, read_to=100)
+            known = PartitionHistory(scanned_ms, WELL, (Commit(NOW - 300_000, 100, 100),), (scan,))
+            _, found = survey(admin, history=LagHistory(scanned_ms, {"g": {TP: known}}))[TP]
+            self.assertEqual(LagStatus.STOP, found.status)
+
 
 class TestFrequentSurveys(base.BaseTestCase):
     def test_a_stall_is_detected_at_any_survey_interval(self):
