@@ -325,8 +325,8 @@ def _lag_by_topic(consumer: KafkaConsumer) -> Mapping[str, int]:
 
 
 def run(conf: cfg.ConfigOpts) -> None:
-    """Run the mirror of ``conf`` as a service. A signal stops it after the open transaction. Raises the errors of
-    `Mirror.check`."""
+    """Run the mirror of ``conf`` as a service. A signal stops it after the open transaction. Raises
+    `ConfigurationError`, and `FencedError` if another process copies as this mirror."""
     settings = mirror_settings(conf)
     status = MirrorStatus(SystemClock())
     audit = audit_settings(conf)
