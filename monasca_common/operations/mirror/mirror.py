@@ -93,7 +93,7 @@ class Mirror(Loop):
         self._status.health.failed(error)
 
     def serve(self) -> None:
-        """Open the clients, copy, and close the clients. Return when the topics to copy have changed."""
+        """Open the clients, copy, and close the clients. Return when the partitions to copy have changed."""
         settings, status = self._settings, self._status
         status.health.turned()
         check_clusters(self._source, self._target)
@@ -111,6 +111,11 @@ class Mirror(Loop):
             stack.callback(producer.close, CLOSE_SECONDS)
             producer.init_transactions()
             at = self._claim(producer, plan)
+            waiting = [each for topic in plan.topics for each in topic.all_partitions() if each not in at]
+            reasons = {each.topic: f"partition {each.partition} has no leader in the source" for each in waiting}
+            status.refused = {**plan.refused, **reasons}
+            if not at:
+                raise RetriableError("no partition of the topics to copy has a leader in the source")
             starts = {partition: position.next_offset for partition, position in at.items()}
             if self._audit is not None:
                 self._hook = ReaderAudit(self._audit, positions=starts)
@@ -188,12 +193,15 @@ class Mirror(Loop):
     def _new(
         self, plan: MirrorPlan, at: Mapping[TopicPartition, MirrorPosition]
     ) -> dict[TopicPartition, MirrorPosition]:
+        """Return the positions of partitions that are not in ``at``, except those without a leader."""
         ids = {partition: topic for topic in plan.topics for partition in topic.all_partitions() if partition not in at}
+        leaders = self._source.leaders() if ids else {}
+        led = [each for each in ids if leaders.get(each.topic, {}).get(each.partition) is not None]
         return {
             partition: MirrorPosition(
                 self._settings.name, partition, start, start, ids[partition].source_id, ids[partition].target_id
             )
-            for partition, start in self._source.first_offsets(ids).items()
+            for partition, start in self._source.first_offsets(led).items()
         }
 
     def _copy(
@@ -208,7 +216,8 @@ class Mirror(Loop):
         while not self.stopping.is_set():
             self._status.health.turned()
             if self.clock.monotonic() >= look_at:
-                if plan_topics(self._settings, self._source, self._target, self.stopping) != plan:
+                plan_now = plan_topics(self._settings, self._source, self._target, self.stopping)
+                if plan_now != plan or self._new(plan, at):
                     return
                 look_at = self.clock.monotonic() + _TOPIC_REFRESH_SECONDS
                 LOG.info("%d messages copied, %d left", self._status.copied, sum(self._status.lag().values()))

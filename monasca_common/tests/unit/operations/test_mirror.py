@@ -11,7 +11,7 @@ from oslotest import base
 from prometheus_client import generate_latest
 
 from monasca_common.kafka.clock import SystemClock
-from monasca_common.kafka.errors import ConfigurationError, OffsetOutOfRange
+from monasca_common.kafka.errors import ConfigurationError, OffsetOutOfRange, RetriableError
 from monasca_common.kafka.message import Batch, Message, Record, TopicPartition
 from monasca_common.kafka.settings import ConnectionSettings
 from monasca_common.kafka.testing import MemoryKafka
@@ -22,7 +22,7 @@ from monasca_common.operations.mirror.mirror import Mirror, copy_of
 from monasca_common.operations.mirror.positions import POSITIONS_TOPIC, MirrorPosition, positions_in
 from monasca_common.operations.mirror.settings import MirrorSettings, mirror_settings
 from monasca_common.operations.mirror.status import MirrorStatus
-from monasca_common.operations.mirror.topics import MirrorPlan, plan_topics
+from monasca_common.operations.mirror.topics import MirroredTopic, MirrorPlan, plan_topics
 from monasca_common.operations.mirror.verification import MirrorVerification
 
 TP = TopicPartition("metrics", 0)
@@ -154,6 +154,47 @@ class MirrorStartStopTest(base.BaseTestCase):
         self.useFixture(fixtures.MonkeyPatch(f"{mirror.__name__}.positions.prepare", prepared))
         made.serve()
         self.assertEqual(0, prepared.call_count)
+
+
+class LeaderlessTest(base.BaseTestCase):
+    """A new topic with two partitions, the second of which has no leader."""
+
+    def setUp(self):
+        super().setUp()
+        self.clock, self.leaders = VirtualClock(), {0: 1, 1: None}
+        self.plan = MirrorPlan((MirroredTopic("metrics", 2, "s", "t", 1000),), {})
+        source = mock.Mock(leaders=lambda: {"metrics": self.leaders}, first_offsets=self.first_offsets)
+        self.status = MirrorStatus(self.clock)
+        with mock.patch.object(mirror, "open_admin", lambda _: source):
+            self.mirror = Mirror(settings("metrics"), self.status, self.clock)
+        for name in ("check_clusters", "open_producer", "open_consumer", "positions"):
+            self.useFixture(fixtures.MockPatchObject(mirror, name))
+        self.useFixture(fixtures.MockPatchObject(mirror, "plan_topics", return_value=self.plan))
+
+    def first_offsets(self, partitions):
+        if any(self.leaders[each.partition] is None for each in partitions):
+            raise RetriableError("its leader did not report its offset")
+        return dict.fromkeys(partitions, 7)
+
+    def test_the_other_partitions_are_copied_until_it_has_a_leader(self):
+        def poll(*_):
+            polls.append(self.status.health.ready())
+            self.clock.advance(61)
+            self.leaders[1] = 1 if len(polls) == 2 else None
+            return Batch()
+
+        polls = []
+        mirror.positions.read_positions.return_value = {}
+        mirror.open_consumer.return_value = mock.Mock(poll=poll, take_ends=dict, lag=lambda _: {})
+        self.mirror.serve()
+        self.assertEqual([TP], list(mirror.open_consumer.call_args.kwargs["partitions"]))
+        reason = "topic metrics is not copied: partition 1 has no leader in the source"
+        self.assertEqual([(False, {"ready": False, "reasons": [reason]})] * 2, polls)
+
+    def test_without_any_leader_the_next_attempt_is_made(self):
+        self.leaders[0] = None
+        mirror.positions.read_positions.return_value = {}
+        self.assertRaises(RetriableError, self.mirror.serve)
 
 
 class PositionsTest(base.BaseTestCase):
