@@ -9,10 +9,11 @@ by its start, in milliseconds since 1970.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
-from monasca_common.audit.runs import Runs
+from monasca_common.audit.runs import END, Runs
 from monasca_common.models.json_text import UNREADABLE
 
 VERSION = 1
@@ -45,7 +46,7 @@ class AuditCount(msgspec.Struct, frozen=True, omit_defaults=True):
 
     topic: str
     bucket_ms: int
-    messages: int = 0
+    messages: Annotated[int, msgspec.Meta(ge=0, le=END - 1)] = 0
     offsets: Mapping[int, Runs] = {}
     duplicates: Mapping[int, Runs] = {}
     log: str = ""

@@ -304,6 +304,10 @@ class ReconciliationTest(base.BaseTestCase):
         self.assertIsNone(reports.decode(None))
         for value in (b'{"x":' + b"[" * 5000, b'{"id":"\xff"}'):
             self.assertIsNone(reports.decode(value))
+        for messages in (-1, 10**400):
+            self.assertIsNone(
+                reports.decode(reports.encode(written).replace(b'"messages":2', b'"messages":%d' % messages))
+            )
         self.assertIsNone(reports.decode(reports.encode(report("broker", version=2))))
 
 
