@@ -74,6 +74,8 @@ class TableStatements:
         # Created in each transaction, because another topic or a change of the table needs other columns.
         make = "CREATE TEMPORARY TABLE {} ON COMMIT DROP AS SELECT {} FROM {} WITH NO DATA"
         self.insert = f"INSERT INTO {name} ({names}) {source} ON CONFLICT ({key}) DO {action}"
+        # Fails without the unique index that ON CONFLICT needs. COPY would store the rows of a key several times.
+        self.check_key = f"EXPLAIN INSERT INTO {name} ({key}) SELECT {key} FROM {name} ON CONFLICT ({key}) DO NOTHING"
         self.copy = f"COPY {name} ({names}) FROM STDIN"
         self.stage = make.format(staged, names, name), f"COPY {staged} ({names}) FROM STDIN"
         self.stage_keys = make.format(keys, key, name), f"COPY {keys} ({key}) FROM STDIN"
@@ -227,7 +229,7 @@ def _store_postgresql(
         if not rows[0]:
             return 0, deleted
         if not merge:
-            _copy(connection, "", statements.copy, rows)
+            _copy(connection, statements.check_key, statements.copy, rows)
             return len(rows[0]), deleted
         _copy(connection, *statements.stage, rows)
         return connection.execute(statements.insert).rowcount, deleted
@@ -259,10 +261,9 @@ def _errors_of_postgresql(*, merge: bool) -> Iterator[None]:
         raise
 
 
-def _copy(connection: Any, make: str, statement: str, rows: Values) -> None:
+def _copy(connection: Any, prepare: str, statement: str, rows: Values) -> None:
     """Copy rows, sorted by key, which comes first, so that concurrent writers do not deadlock."""
-    if make:
-        connection.execute(make)
+    connection.execute(prepare)
     lines = sorted(map("\t".join, zip(*map(_texts, rows), strict=True)))
     with connection.cursor() as cursor, cursor.copy(statement) as copy:
         copy.write("\n".join(lines) + "\n")

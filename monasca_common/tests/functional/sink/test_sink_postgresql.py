@@ -5,6 +5,7 @@ import json
 
 import psycopg
 
+from monasca_common.kafka.errors import RetryLater
 from monasca_common.storage import StorageSettings, open_storage
 from monasca_common.storage.tables.steps import table_steps
 from monasca_common.tests.functional.postgresql import SharedPostgresql
@@ -164,3 +165,12 @@ class SinkPostgresqlTest(SinkTestCase):
         self.execute("ALTER TABLE one ALTER one TYPE TEXT")
         self.upsert("one", "longer", 2)
         self.assertEqual([("longer",)], self.execute("SELECT one FROM one"))
+
+    def test_a_table_that_loses_the_unique_index_of_its_key_waits(self):
+        self.open(_TABLE.format("one"))
+        self.upsert("one", "a", 0)
+        self.execute("ALTER TABLE one DROP CONSTRAINT one_pkey")
+        self.assertRaises(RetryLater, self.handler, batch("one", [message(b'{"n": 1, "one": "b"}')], first=1))
+        self.execute("ALTER TABLE one ADD PRIMARY KEY (n)")
+        self.upsert("one", "b", 1)
+        self.assertEqual([(1, "b")], self.execute("SELECT n, one FROM one"))

@@ -161,6 +161,17 @@ class EncodingTest(base.BaseTestCase):
             "a\tx\\ty\t\\N\nb\t\\N\t1.5\nc\t\\N\t-2.0\n"
         )
 
+    def test_rows_are_not_copied_into_a_table_without_the_unique_index_of_its_key(self):
+        table = SimpleNamespace(name="t", columns=[SimpleNamespace(name="k")], key=("k",), keeps_first=False)
+        connection = mock.MagicMock()
+        connection.execute.side_effect = errors.InvalidColumnReference
+        statements = TableStatements(table, "postgresql", 0)
+        self.assertRaises(StorageUnavailable, _store_postgresql, connection, statements, [["a"]], (), merge=False)
+        connection.execute.assert_called_once_with(
+            'EXPLAIN INSERT INTO "t" ("k") SELECT "k" FROM "t" ON CONFLICT ("k") DO NOTHING'
+        )
+        connection.cursor.assert_not_called()
+
     def test_zero_rows_are_encoded_as_a_header_and_a_trailer(self):
         self.assertEqual([], fields_of(encoding.measurements([])))
 
