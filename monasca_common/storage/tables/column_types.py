@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import NoneType
 from typing import Any
 
+import msgspec
 import orjson
 
 _SMALLEST, _LARGEST = -(2**63), 2**63 - 1
@@ -66,7 +67,7 @@ class ColumnType:
             return default
         if isinstance(value, bytes) and self.plain is not bytes:
             # raise another error, because the text of this error may quote the value
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError, msgspec.MsgspecError):
                 return self.convert(self.parse(value.decode()))
             raise ValueError("has bytes that cannot be read as this type")
         return self.convert(value)
@@ -159,6 +160,9 @@ def _json(value: Any) -> str:
     except ValueError:
         reason = "has NaN or an infinity"
     except TypeError:
+        # json also writes integers beyond 64 bits, and keys that are numbers, as in maps of Protobuf.
+        with contextlib.suppress(ValueError, TypeError, RecursionError):
+            return json.dumps(value, default=_plain, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
         reason = "has a value that JSON cannot represent"
     raise ValueError(reason)
 
@@ -194,7 +198,7 @@ TYPES: Mapping[str, ColumnType] = {
         ColumnType("boolean", lambda value: _checked(value, "a boolean", bool), bool, parse=orjson.loads),
         ColumnType("numeric", _numeric, is_key=False),
         ColumnType("timestamp", _timestamp, parse=_moment),
-        ColumnType("json", _json, parse=orjson.loads, is_key=False),
+        ColumnType("json", _json, parse=msgspec.json.decode, is_key=False),
         ColumnType("bytes", lambda value: _checked(value, "bytes", bytes), bytes),
     )
 }

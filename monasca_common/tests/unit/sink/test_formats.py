@@ -224,6 +224,12 @@ class ProtobufTest(RegistryTestCase):
         self.assertEqual({0: "has NaN or an infinity", 1: "has NaN or an infinity"}, reasons)
         self.assertEqual('{"at":"2026-01-31T06:00:00+00:00","a":[null]}', stored[2])
 
+    def test_large_integers_and_numbers_as_keys_of_maps_are_stored_as_json(self):
+        values = [{"é": -(2**64)}, b'{"a": 123456789012345678901}', UserDict({1: "a"}), UserDict({True: UserList([1])})]
+        stored, reasons = TYPES["json"].converted([*values, {"a": [2**64, math.nan]}, b"[" * 2000, {"a": b""}])
+        texts = ['{"é":-18446744073709551616}', '{"a":123456789012345678901}', '{"1":"a"}', '{"true":[1]}']
+        self.assertEqual((texts, [4, 5, 6]), (stored[:4], list(reasons)))
+
 
 class PathsTest(SinkTestCase):
     def assert_read(self, expected, value, paths):
