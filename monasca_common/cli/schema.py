@@ -210,7 +210,12 @@ def _file(conf: cfg.ConfigOpts, path: str, *, subject: str = "", context: Serial
     name = _SERIALIZERS.get(Path(path).suffix)
     if name is None or not Path(path).is_file():
         raise ConfigurationError(f"{path} is not a schema: name a file that ends in {', '.join(_SERIALIZERS)}")
-    text, fault, settings = Path(path).read_text(), "", registry_settings(conf)
+    fault, settings = "", registry_settings(conf)
+    unnamed = subject if context is None else settings.subject(context.option_name, str)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return _File(unnamed, path, "", "", "not UTF-8: convert the file")
     if name == "protobuf":  # the serializer needs a generated class
         if context is not None:
             subject = settings.subject(context.option_name, _unknown_name)
@@ -221,5 +226,5 @@ def _file(conf: cfg.ConfigOpts, path: str, *, subject: str = "", context: Serial
         if context is not None:
             subject = settings.subject(context.option_name, lambda: serializer.record_name(schema))
     except SerializationError as error:
-        subject, fault = subject if context is None else settings.subject(context.option_name, str), str(error)
+        subject, fault = unnamed, str(error)
     return _File(subject, path, serializer.schema_type, text, fault)

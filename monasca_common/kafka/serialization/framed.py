@@ -80,7 +80,7 @@ class FramedSerializer(Serializer[Any], Generic[T]):
     def read_schema(self, option: str, path: str) -> tuple[str, T]:
         """Return the text and the schema of a file that ``option`` names. Raises `ConfigurationError`."""
         try:
-            text = Path(path).read_text()
+            text = Path(path).read_text(encoding="utf-8")
             return text, self.parse(text, ())
         except (OSError, UnicodeDecodeError, SerializationError) as error:
             rule = f"names {path}, which cannot be used: {error}: correct it"

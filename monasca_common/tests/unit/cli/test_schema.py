@@ -86,6 +86,8 @@ class RegisterTest(SchemaCase):
         self.assertEqual("readings-value", broken["subject"])
         self.assertIn("not an Avro schema: UnknownType", broken["reason"])
         self.assertEqual((1, ["invalid"]), self.states("check", "s", str(self.folder / "reading.avsc"))[:2])
+        (self.folder / "reading.avsc").write_text('{"type": "string", "doc": "\u00e9"}', encoding="latin-1")
+        self.assertEqual((1, ["invalid", "registered"]), self.states("register", "--execute")[:2])
 
     def test_a_wrong_argument_is_refused(self):
         for arguments, part in (
