@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from monasca_common.kafka.errors import SerializationError
+from monasca_common.kafka.errors import MessagingError, RetryLater, SerializationError
 from monasca_common.kafka.message import PartitionBatch
 from monasca_common.kafka.serialization.base import SerializationContext, Serializer, takes_context
 from monasca_common.sink.fields import Columns, Steps, columns_at, loads_of
@@ -18,8 +18,7 @@ from monasca_common.storage import row_keys
 from monasca_common.storage.batch_handler import Faults
 from monasca_common.storage.tables.rows import TableChanges, TableRows, TopicChanges
 
-# the number of values that are decoded together; it is small, because a decoded value is larger than the fields read
-# from it
+# the number of values decoded together; small, because a decoded value is larger than the fields read from it
 _BLOCK = 100
 
 
@@ -46,16 +45,22 @@ class FieldReader:
         loads, topic = self._loads, part.topic_partition.topic
         with_context = takes_context(type(self.serializer).loads)
         if not with_context and None not in encoded:
-            with contextlib.suppress(SerializationError):  # the loop below finds the values
+            with contextlib.suppress(Exception):  # the loop below finds the values
                 return list(map(loads, encoded))
         values = []
         for index, value in enumerate(encoded, start):
             context = (SerializationContext(topic, self._which, part.headers[index]),) if with_context else ()
             try:
                 values.append(None if value is None else loads(value, *context))
+                continue
             except SerializationError as error:
-                faults.add(part.offsets[index], None, f"{self._which}: {error}")
-                values.append(None)
+                reason = str(error)
+            except (MessagingError, RetryLater):
+                raise
+            except Exception as error:  # its text may quote the value
+                reason = f"the serializer raised {type(error).__name__}"
+            faults.add(part.offsets[index], None, f"{self._which}: {reason}")
+            values.append(None)
         return values
 
 

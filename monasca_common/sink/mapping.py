@@ -195,10 +195,8 @@ class _MappingReader:
             if entry.mode != Mode.INSERT:
                 self._fault("key", f"is missing, but mode {entry.mode} needs it: name the columns of the primary key")
         if entry.mode == Mode.DELETE and each is not None:
-            self._fault(
-                "each",
-                f"is not possible with mode {entry.mode}, because a deletion has no array: remove one of the two",
-            )
+            rule = f"is not possible with mode {entry.mode}, because a deletion has no array: remove one of the two"
+            self._fault("each", rule)
         for repeated in _repeated([column.name for column in columns]):
             self._fault(f"columns.{repeated}", _MANY)
         required = [replace(each, required=each.required or each.name in key) for each in columns]
@@ -234,11 +232,8 @@ class _MappingReader:
         name = re.split(r"[.\[]", text, maxsplit=1)[0]
         path = text[len(name) :]
         header = re.fullmatch(r'\."([^"\0]+)"|\.([^"\0]+)', path)  # clients do not read names with NUL
-        if (
-            name not in list(MessagePart)
-            or (path and name not in _WITH_PATH)
-            or (name == MessagePart.HEADER and header is None)
-        ):
+        is_unnamed = name == MessagePart.HEADER and header is None
+        if name not in list(MessagePart) or (path and name not in _WITH_PATH) or is_unnamed:
             known = "value, key, header.<name>, timestamp, partition, offset, topic, message_id"
             rule = f"use one of {known}, or, with each, element or index; value, key and element may have a path"
             self._fault(where, f"has from = {text!r}: {rule}")

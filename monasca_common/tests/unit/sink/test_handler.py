@@ -4,9 +4,11 @@ from unittest import mock
 
 import fixtures
 
-from monasca_common.kafka.errors import Poison, ReadFrom, RetryLater
+from monasca_common.kafka import Serializer
+from monasca_common.kafka.errors import MisuseError, Poison, ReadFrom, RetryLater
 from monasca_common.kafka.failpoints import FailPointReached, armed
 from monasca_common.kafka.message import TopicPartition
+from monasca_common.sink import service
 from monasca_common.storage.tables.writer import TablesWriter
 from monasca_common.tests.unit.sink.sink_case import SinkTestCase, batch, message
 
@@ -23,6 +25,19 @@ key = ["name"]
 name = {type = "text", from = "key"}
 n = "integer"
 """
+
+
+class CarelessSerializer(Serializer):
+    content_type = "text/plain"
+    error = ValueError("secret")
+
+    def dumps(self, value):
+        raise NotImplementedError
+
+    def loads(self, value):
+        if value == b"secret":
+            raise self.error
+        return {"n": int(value)}
 
 
 def facts(*numbers):
@@ -148,6 +163,16 @@ class SinkHandlerTest(SinkTestCase):
         self.assertEqual("column 'n' is text, not an integer; column 'text' is an integer, not text", letters[1])
         self.assertEqual("value: not JSON: ", letters[2][:17])
         self.assertEqual("has no value (a deletion): use mode delete-on-tombstone", letters[3])
+
+    def test_an_error_of_a_plugin_makes_a_dead_letter_that_does_not_quote_the_value(self):
+        with mock.patch.object(service, "load_serializer", lambda *_, **__: CarelessSerializer()):
+            self.open(_FACTS)
+        part = batch("t", [message(b"1"), message(b"secret"), message(b"2")])
+        self.assertEqual({1: "value: the serializer raised ValueError"}, self.process(part))
+        self.assertEqual([1, 2], self.numbers())
+        for error in (RetryLater(), MisuseError("misuse")):
+            with mock.patch.object(CarelessSerializer, "error", error):
+                self.assertRaises(type(error), self.handler, batch("t", [message(b"secret")], first=3))
 
     def test_the_first_inserted_and_the_last_upserted_row_of_a_key_in_a_batch_is_stored(self):
         messages = [message(b'{"n": %d, "text": "%d"}' % (n, at)) for at, n in enumerate((2, 1, 2, 3, 1))]
