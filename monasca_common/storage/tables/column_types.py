@@ -91,7 +91,8 @@ def _no_nul(values: Iterable[str]) -> bool:
 
 
 def _text(value: Any) -> str:
-    text: str = str(value) if isinstance(value, uuid.UUID) else _checked(value, "text", str)
+    # A member of an enum may be a text, but not an exact `str`, which COPY needs.
+    text = str(value) if isinstance(value, uuid.UUID) else str.__str__(_checked(value, "text", str))
     if "\0" in text:
         raise ValueError("contains the character NUL, which databases do not store")
     return text

@@ -3,6 +3,7 @@
 
 import datetime
 import decimal
+import enum
 import io
 import json
 import math
@@ -223,6 +224,13 @@ class ProtobufTest(RegistryTestCase):
         stored, reasons = TYPES["json"].converted(values)
         self.assertEqual({0: "has NaN or an infinity", 1: "has NaN or an infinity"}, reasons)
         self.assertEqual('{"at":"2026-01-31T06:00:00+00:00","a":[null]}', stored[2])
+
+    def test_members_of_enums_are_stored_as_their_texts(self):
+        color = enum.Enum("Color", {"RED": "red, dark"}, type=str)
+        for values in ([color.RED], [color.RED, "x"]):
+            stored, reasons = TYPES["text"].converted(values)
+            self.assertEqual(({}, {str}), (reasons, set(map(type, stored))))
+            self.assertEqual("red, dark", stored[0])
 
     def test_large_integers_and_numbers_as_keys_of_maps_are_stored_as_json(self):
         values = [{"é": -(2**64)}, b'{"a": 123456789012345678901}', UserDict({1: "a"}), UserDict({True: UserList([1])})]
