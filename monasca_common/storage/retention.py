@@ -14,10 +14,7 @@ DAY_MS = 86_400_000
 
 def window(limits: RowLimits, kind: Kind, now_ms: int) -> Window:
     """Return the range of times that a row can have."""
-    return Window(
-        now_ms - limits.retention_of(kind) * DAY_MS,
-        now_ms + limits.future_tolerance_seconds * 1000,
-    )
+    return Window(now_ms - limits.retention_of(kind) * DAY_MS, now_ms + limits.future_tolerance_seconds * 1000)
 
 
 def refused(times_ms: Sequence[int], allowed: Window) -> dict[int, str]:

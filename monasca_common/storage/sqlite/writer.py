@@ -184,8 +184,4 @@ def _merge(connection: sqlite3.Connection, measured: list[MeasurementRow]) -> Wr
     statements.insert_measurements(connection, statements.INSERT_STAGED, kept.rows)
     existing, differing = connection.execute(statements.COUNT_STAGED).fetchone()
     connection.execute(statements.MERGE_STAGED)
-    return Written(
-        len(kept.rows) - existing,
-        kept.repeated + existing - differing,
-        kept.conflicting + differing,
-    )
+    return Written(len(kept.rows) - existing, kept.repeated + existing - differing, kept.conflicting + differing)
