@@ -28,7 +28,7 @@ _VALUES: Mapping[str, Sequence[Any]] = {
     **dict.fromkeys(("bytes", "fixed"), _BYTES),
     **dict.fromkeys(("int", "long", "integer"), (1,)),
     **dict.fromkeys(("float", "double"), (1.5,)),
-    **dict.fromkeys(("timestamp", "local"), _TIMES),
+    **dict.fromkeys(("timestamp", "local-timestamp"), _TIMES),
     **dict.fromkeys((*_RECORDS, "map", "object"), ({},)),
     "boolean": (True,),
     "number": (1, 1.5),
@@ -93,7 +93,7 @@ class _AvroFields(_SchemaFields):
         return [node[items]] if node["type"] == container else []
 
     def values(self, node: Any) -> Sequence[Any]:
-        logical = node.get("logicalType", "").partition("-")[0]  # for example timestamp-millis
+        logical = str(node.get("logicalType")).removesuffix("-millis").removesuffix("-micros")  # -nanos are integers
         return _VALUES.get(logical) or _VALUES[node["type"]]
 
 
@@ -124,11 +124,11 @@ class _JsonFields(_SchemaFields):
         if isinstance(step, int):
             items = node.get("prefixItems", node.get("items", True))
             return items[step : step + 1] if isinstance(items, list) else [items]
-        named, more = node.get("properties", {}), node.get("additionalProperties")
+        named, more = node.get("properties", {}), node.get("additionalProperties", "object" in node.get("type", ()))
         if step in named:
             return [named[step]]
         found = [each for pattern, each in node.get("patternProperties", {}).items() if re.search(pattern, step)]
-        return found or ([more] if isinstance(more, dict) or not (named or more is False) else [])
+        return found or ([more] if isinstance(more, dict) or not named else [])
 
     def values(self, node: Any) -> Sequence[Any]:
         kinds = node.get("type", "object" if "properties" in node else ())

@@ -21,6 +21,8 @@ _AVRO = {
         {"name": "payer", "type": ["null", "P"]},
         {"name": "lines", "type": {"type": "array", "items": "P"}},
         {"name": "tags", "type": {"type": "map", "values": "int"}},
+        {"name": "exact", "type": {"type": "long", "logicalType": "timestamp-nanos"}},
+        {"name": "local", "type": {"type": "long", "logicalType": "local-timestamp-micros"}},
     ],
 }
 _JSON = {
@@ -35,6 +37,9 @@ _JSON = {
         "free": {},
         "parent": {"$ref": "#"},
         "other": {"$ref": "elsewhere.json"},
+        "open": {"type": "object"},
+        "closed": {"type": "object", "additionalProperties": False},
+        "joined": {"allOf": [{"properties": {"a": {}}}, {"required": ["a"]}]},
     },
     "$defs": {"person": {"type": "object", "properties": {"name": {"type": "string"}}}},
 }
@@ -104,11 +109,18 @@ class SchemasTest(RegistryTestCase):
             'id = "integer"\nstate = "text"\nprice = "double"\nfree = "timestamp"\n'
             'name = {type = "text", from = "value.buyer.name"}\nline = {type = "text", from = "value.lines[0].name"}\n'
             'up = {type = "integer", from = "value.parent.parent.id"}\n'
-            'other = {type = "text", from = "value.other.x.y"}\n'
+            'other = {type = "text", from = "value.other.x.y"}\nopen = {type = "text", from = "value.open.x.y"}\n'
         )
         self.assertEqual([], self.json(columns))
         found = self.json('nothing = "text"\nname = {type = "integer", from = "value.buyer.name"}\nstate = "integer"')
         self.assertEqual(["not stored", "dead letter", "dead letter"], [effect for _, effect in found])
+        for name in ("closed", "joined"):
+            ((text, _),) = self.json(f'x = {{type = "text", from = "value.{name}.x"}}')
+            self.assertIn("does not have", text)
+
+    def test_a_time_that_is_read_as_an_integer_is_an_integer(self):
+        found = self.avro('id = {type = "integer", from = "value.exact"}\nlocal = "timestamp"\nexact = "timestamp"')
+        self.assertEqual([], found)
 
     def test_fields_of_a_protobuf_message_are_those_of_the_class_and_of_the_schema(self):
         columns = (
