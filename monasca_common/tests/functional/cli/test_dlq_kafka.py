@@ -105,7 +105,10 @@ class TestReplay(DlqCase):
     @periodic("mutant; the normal run contains the test that detects it")
     def test_a_mutant_without_transactions_replays_messages_twice(self):
         self.bury(600)
-        mutant = "from monasca_common.operations.dead_letters import topics; topics._WITH_TRANSACTIONS = ''"
+        mutant = (
+            "from dataclasses import replace; from monasca_common.operations.dead_letters import topics; "
+            "topics.replace = lambda of, **new: replace(of, **new | dict.fromkeys({'transactional_id'} & new.keys()))"
+        )
         self.kill_at("replay.before_commit=kill", mutant=mutant)
         self.replay()
         ids = self.ids()
