@@ -677,7 +677,7 @@ class ReuseTest(ProcessorCase):
         self.fill(*[b"%d" % number for number in range(10)])
         consumer = self.consumer(batch_size=4)
         first = self.start(lambda part: self.later(part) if 4 in part.offsets else None, consumer=consumer)
-        self.until(lambda: self.committed() == 4)
+        self.until(lambda: self.committed() == 4 and first.processor._tracker.unfinished() == {IN: 6})
         self.assertEqual({IN: 6}, self.stop(first).left)
         seen = []
         self.start(lambda part: seen.extend(part.offsets), consumer=consumer)
