@@ -44,7 +44,7 @@ _ALARM, _DEFINITION = tables.alarm, tables.alarm_definition
 _METRIC, _DIMENSION, _NOTIFICATION = tables.alarm_metric, tables.alarm_dimension, tables.notification
 # maximum number of values of a dimension in one change, because the number of statement parameters is limited
 _MOST_VALUES = 500
-_MOST_METRICS = 10_000  # maximum number of metrics of the alarms that may inhibit one change
+_MOST_METRICS = 10_000  # maximum number of metrics that may inhibit one change
 _MOST_WITHHELD = 100  # maximum number of changes of one alarm that are read, newest first
 
 # The statement is built once, because building it takes longer than executing it. Among the rows of a change, the row
@@ -163,7 +163,7 @@ class Pipeline:
         return [Facts(each, silences, active, *_notified(connection, change, each)) for each in method_ids]
 
     def _active(self, connection: sa.Connection, change: AlarmChange) -> Sequence[ActiveAlarm]:
-        """Return alarms that may inhibit the change: sources of a rule that share a dimension with it."""
+        """Return alarms that may inhibit the change: sources of a rule, with the metrics that share a dimension."""
         rules = self._rules.inhibitions
         pairs = _pairs(change, {key for rule in rules for key in rule.equal})
         if not pairs:
@@ -172,8 +172,7 @@ class Pipeline:
             _DEFINITION.c.name.in_([rule.definition for rule in rules if rule.definition is not None]),
             _DEFINITION.c.severity.in_([rule.severity for rule in rules if rule.severity is not None]),
         )
-        shares = sa.exists().where(
-            _DIMENSION.c.alarm_id == _ALARM.c.id,
+        sharing = sa.select(_DIMENSION.c.alarm_id, _DIMENSION.c.series_id).where(
             _DIMENSION.c.tenant == change.tenant,
             sa.or_(*(sa.and_(_DIMENSION.c.name == key, _DIMENSION.c.value.in_(some)) for key, some in pairs.items())),
         )
@@ -182,7 +181,8 @@ class Pipeline:
             .add_columns(_METRIC.c.dimensions)
             .join(_DEFINITION, _DEFINITION.c.id == _ALARM.c.definition_id)
             .join(_METRIC, _METRIC.c.alarm_id == _ALARM.c.id)
-            .where(_ALARM.c.tenant == change.tenant, _ALARM.c.state == "ALARM", sources, shares)
+            .where(_ALARM.c.tenant == change.tenant, _ALARM.c.state == "ALARM", sources)
+            .where(sa.tuple_(_METRIC.c.alarm_id, _METRIC.c.series_id).in_(sharing))
             .where(_ALARM.c.definition_id != change.definition_id)
             .order_by(_ALARM.c.id)
             .limit(_MOST_METRICS)

@@ -64,7 +64,7 @@ class StageRules:
 
 @dataclass(frozen=True, slots=True)
 class ActiveAlarm:
-    """An alarm in the state ALARM. ``dimensions``: the dimensions of each of its metrics."""
+    """An alarm in the state ALARM. ``dimensions``: the dimensions of each metric that shares one with the change."""
 
     id: str
     definition_id: str

@@ -901,6 +901,14 @@ class InhibitionContract(StagesCase):
         self.handle(self.alarm("a1"))
         self.assertEqual(["a1:ALARM"], self.sent())
 
+    def test_an_alarm_of_many_hosts_inhibits_the_services_of_each(self):
+        self.handle(self.host())
+        row = {"alarm_id": "host-h1", "tenant": "t1", "name": "up", "dimensions": {"hostname": "another"}}
+        rows = [row | {"series_id": b"%d" % number} for number in range(10_000)]
+        self.alarms_database.write(lambda connection: connection.execute(tables.alarm_metric.insert(), rows))
+        self.handle(self.alarm("a1"))
+        self.assertEqual(["host-h1:ALARM"], self.sent())
+
     def test_an_alarm_of_several_megabytes_is_inhibited_and_sent(self):
         metrics = [AlarmedMetric("up", {"hostname": f"h{number}", "text": "x" * 250}) for number in range(1, 15_000)]
         made = self.alarm("a1", metrics=metrics)
