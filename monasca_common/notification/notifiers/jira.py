@@ -60,7 +60,7 @@ class JiraNotifier(OwnNotifier[JiraSettings]):
 
     def _text(self, notification: Notification) -> str:
         """Return the text in a block without markup, with the id by which a repeated attempt is recognized."""
-        text = self._tools.texts.text(notification)[:_MOST_TEXT].replace("{noformat}", "{ noformat }")
+        text = self._tools.texts.text(notification).replace("{noformat}", "{ noformat }")[:_MOST_TEXT]
         return f"{{noformat}}\n{text}\nNotification {notification.id}\n{{noformat}}"
 
     def _search(self, jql: str) -> str | None:

@@ -363,6 +363,13 @@ class JiraTest(NotifierCase):
         [issue] = self.jira.issues.values()
         self.assertEqual(2, issue["description"].count("{noformat}"))
 
+    def test_a_long_text_with_markup_is_short_enough_for_jira(self):
+        notification = notification_of(change(reason="{noformat}" * 4000), "m1")
+        self.jira_notifier().send(notification, self.address)
+        [issue] = self.jira.issues.values()
+        self.assertLessEqual(len(issue["description"]), 32_767)
+        self.assertEqual(2, issue["description"].count("{noformat}"))
+
 
 class DestinationsTest(NotifierCase):
     def test_methods_of_one_server_have_one_destination(self):
