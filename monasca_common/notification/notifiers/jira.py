@@ -56,7 +56,7 @@ class JiraNotifier(OwnNotifier[JiraSettings]):
         }
         if component is not None:
             fields["components"] = [{"name": component}]
-        return _key(self._post("/issue", {"fields": fields}))
+        return _key(_document(self._post("/issue", {"fields": fields})))
 
     def _text(self, notification: Notification) -> str:
         """Return the text in a block without markup, with the id by which a repeated attempt is recognized."""
@@ -72,21 +72,16 @@ class JiraNotifier(OwnNotifier[JiraSettings]):
             if error.status != _GONE:
                 raise
             answer = self._post("/search/jql", body)  # Jira Cloud has only this version of the request
-        issues = answer.get("issues")
+        issues = _document(answer).get("issues")
         if not isinstance(issues, list):
             raise SendFailed("Jira's response to a search has no list of issues")
         return _key(issues[0]) if issues else None
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _post(self, path: str, body: dict[str, Any]) -> bytes:
         url = f"{(self._settings.url or '').rstrip('/')}{_API}{path}"
         headers = {"Accept": "application/json", "Authorization": self._authorization()}
         http, timeout = self._tools.http, self._settings.timeout
-        answer = http.post(url, json_text.write(body), headers, timeout, is_operators=True)
-        try:
-            document: Any = orjson.loads(answer.body)
-        except orjson.JSONDecodeError as error:
-            raise SendFailed("Jira's response is not JSON: correct url in [jira_notifier]") from error
-        return document if isinstance(document, dict) else {}
+        return http.post(url, json_text.write(body), headers, timeout, is_operators=True).body
 
     def _authorization(self) -> str:
         if self._settings.token:
@@ -100,7 +95,8 @@ class JiraNotifier(OwnNotifier[JiraSettings]):
         if not self._settings.url or not (self._settings.token or self._settings.user):
             raise SendRefused("Jira is not configured: set url, and token or user, in [jira_notifier]")
         asked, own = endpoint(address), endpoint(self._settings.url)
-        if (asked.shown, _path(address)) != (own.shown, _path(self._settings.url)):
+        asked_path, own_path = (each.target.partition("?")[0].rstrip("/") for each in (asked, own))
+        if (asked.shown, asked_path) != (own.shown, own_path):
             raise AddressRefused(f"the address is not on {own.shown}, the url in [jira_notifier]: use this server")
         query = parse_qs(urlsplit(address).query)
         project, component = query.get("project", [""])[0], query.get("component", [None])[0]
@@ -118,8 +114,12 @@ def label(alarm_id: str) -> str:
     return f"monasca-{alarm_id}"
 
 
-def _path(url: str) -> str:
-    return urlsplit(url).path.rstrip("/")
+def _document(answer: bytes) -> dict[str, Any]:
+    try:
+        document: Any = orjson.loads(answer)
+    except orjson.JSONDecodeError as error:
+        raise SendFailed("Jira's response is not JSON: correct url in [jira_notifier]") from error
+    return document if isinstance(document, dict) else {}
 
 
 def _key(issue: Any) -> str:

@@ -260,9 +260,9 @@ class JiraReceiver(HttpReceiver):
             found = {"key": f"OPS-{len(self.issues) + 1}"}
             self.issues[found["key"]] = {**message["fields"], "comments": []}
         else:
-            found = {"id": "1"}
+            found = {"id": "1", "body": message["body"]}
             self.issues[path.split("/")[-2]]["comments"].append(message["body"])
-        return self.answers(200, json.dumps(found).encode())(handler)
+        return self.answers(200, json.dumps(found, ensure_ascii=False).encode())(handler)
 
 
 def _matches(fields, jql):
@@ -304,6 +304,12 @@ class JiraTest(NotifierCase):
         self.assertIn(f"Notification {first.id}", issue["description"])
         self.assertEqual(1, len(issue["comments"]))
         self.assertIn(f"Notification {second.id}", issue["comments"][0])
+
+    def test_a_long_comment_that_jira_returns_is_accepted(self):
+        for time_ms in (1, 2):
+            notification = notification_of(change(reason="警" * 30_000, time_ms=time_ms), "m1")
+            answer = self.jira_notifier().send(notification, self.address)
+        self.assertEqual("commented on OPS-1", answer)
 
     def test_a_repeat_adds_no_comment(self):
         notifications = [notification_of(change(), "m1"), notification_of(change(new_state="OK"), "m1")]
