@@ -100,12 +100,8 @@ class NotificationHandler:
         if retry.expires_ms and retry.attempt == FIRST and self._clock.time_ms() > retry.expires_ms:
             self.delivery.count("too late")
             return None
-        notification: Notification | None = retry.notification
-        if retry.members > 1:
-            # None if the notification ended before a crash
-            notification = self._pipeline.deferred.message(retry.notification.id)
-        if notification is not None:
-            notification = self._without_superseded(retry, notification)
+        message = self._pipeline.deferred.message(retry.notification.id) if retry.members > 1 else retry.notification
+        notification = message and self._without_superseded(retry, message)
         if notification is None:
             return None
         try:
@@ -128,12 +124,14 @@ class NotificationHandler:
         return Notification(notification.id, left[0], tuple(left[1:]))
 
     def _is_superseded(self, change: AlarmChange, retry: Retry) -> bool:
-        """Return whether the alarm has left the state, and its current state also notifies the method. A repeat is
-        superseded regardless of the current state."""
+        """Return whether the alarm has left the state, and its current state or a later change that was sent also
+        notifies the method. A repeat is superseded regardless of the current state."""
         alarm = self._pipeline.current(change)
-        if retry.expires_ms:  # a repeat
-            return alarm is None or not alarm.is_result_of(change)
-        if alarm is None or not alarm.actions_enabled or alarm.is_result_of(change):
+        if alarm is not None and alarm.is_result_of(change):
+            return False
+        if retry.expires_ms or self._pipeline.has_sent_later(change, retry.method_id):  # a repeat expires
+            return True
+        if alarm is None or not alarm.actions_enabled:
             return False
         methods = self._methods.notified(change.tenant, change.definition_id, alarm.state)
         return any(method.id == retry.method_id for method in methods)

@@ -16,12 +16,7 @@ from monasca_common.alarms.sent_notifications import changes_of
 from monasca_common.alarms.silences import lasting
 from monasca_common.alarms.transitions import AlarmChange
 from monasca_common.kafka.clock import Clock
-from monasca_common.notification.deferred import (
-    Deferred,
-    DeferredNotifications,
-    defer_again,
-    end_withholding,
-)
+from monasca_common.notification.deferred import Deferred, DeferredNotifications, defer_again, end_withholding
 from monasca_common.notification.ledger import FAILED, SENDING, SENT
 from monasca_common.notification.notification import Notification
 from monasca_common.notification.stages import (
@@ -84,6 +79,13 @@ class Pipeline:
     def current(self, change: AlarmChange) -> CurrentAlarm | None:
         """Return the current state of the alarm, or ``None`` if the alarm has been deleted."""
         return self._database.read(lambda connection: _current(connection, change))
+
+    def has_sent_later(self, change: AlarmChange, method_id: str) -> bool:
+        """Return whether a later change of the alarm was sent to the method."""
+        own = (_NOTIFICATION.c.alarm_id == change.alarm_id, _NOTIFICATION.c.tenant == change.tenant)
+        later = (_NOTIFICATION.c.method_id == method_id, _NOTIFICATION.c.alarm_time > change.time_ms)
+        statement = sa.select(_NOTIFICATION.c.id).where(*own, *later, _NOTIFICATION.c.state == SENT).limit(1)
+        return bool(self._database.rows(statement))
 
     def defers(self, notification: Notification, method: NotificationMethod, facts: Facts) -> bool:
         """Decide on a new notification. Return ``True`` if it is not sent now, because it is deferred or has ended."""

@@ -149,6 +149,21 @@ class SupersededTest(StagesCase, SqliteTestCase):
         self.retry()
         self.assertEqual(["a1:OK", "a1:ALARM"], self.sent())
 
+    def test_a_retry_does_not_follow_a_newer_change_although_its_method_has_no_action_for_the_current_state(self):
+        action = tables.alarm_action
+        self.write(action.delete().where(action.c.state == "UNDETERMINED"))
+        self.handle(self.alarm("a1", "OK"))
+        self.clock.now_ms += 1
+        self.handle(self.alarm("a1", "UNDETERMINED"))
+        self.retry()
+        self.assertEqual(["a1:OK"], self.sent())
+
+    def test_a_retry_does_not_follow_a_newer_change_although_its_alarm_was_deleted(self):
+        self.handle(self.alarm("a1", "OK"))
+        self.write(tables.alarm.delete())
+        self.retry()
+        self.assertEqual((["a1:OK"], {("ALARM", "superseded"), ("OK", "sent")}), (self.sent(), set(self.states())))
+
     def test_a_retry_of_an_unchanged_or_unknown_alarm_is_sent(self):
         self.write(tables.alarm.delete())
         self.retry()
