@@ -214,6 +214,7 @@ class HangingHostTest(ServiceCase):
         self.publish(*(self.alarm(number, definition_id=f"d{number}").message for number in range(8)))
         self.publish(self.alarm(9, definition_id="quick").message)
         self.wait_until(lambda: ("sent",) in self.ledger("state"), "the other")
+        self.wait_until(lambda: self.ledger("state").count(("sending",)) >= 2, "the hanging ones")
         self.assertEqual(2, self.ledger("state").count(("sending",)))
         hanging.over.set()
 
