@@ -76,7 +76,7 @@ def message_of(notification: Notification, texts: Texts, *, sender: str, receive
     single e-mail address."""
     if EMAIL_ADDRESS.fullmatch(receiver) is None:
         raise AddressRefused("the address is not a single e-mail address: write someone@example.org")
-    message = EmailMessage(policy=email.policy.SMTP)
+    message = EmailMessage(policy=email.policy.SMTP.clone(cte_type="7bit"))  # some servers accept no other bytes
     message["From"] = sender
     message["To"] = receiver
     # In a header, =? begins an encoded word, which would be decoded, even to control characters.

@@ -437,6 +437,13 @@ class EmailTest(NotifierCase):
             self.assertIn(b"utf-8?" + encoded.encode(), mail.partition(b"\r\n\r\n")[0])
             self.assertNotIn(b"\0", mail)
 
+    def test_a_mail_is_ascii_because_servers_need_not_accept_other_bytes(self):
+        notification = notification_of(change(name="größer", description="größer"), "m1")
+        mail = message_of(notification, Texts(), sender="Zoë <m@example.org>", receiver="a@example.org").as_bytes()
+        self.assertTrue(mail.isascii())
+        text = email.message_from_bytes(mail, policy=email.policy.default).get_body(("plain",)).get_content()
+        self.assertIn("größer", text)
+
     def test_an_invalid_mail_address_is_refused(self):
         receiver = self.receiver(MailServer)
         for address in (
