@@ -9,7 +9,6 @@ the disk; a power failure loses the last reports, because writes are not synchro
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import sqlite3
 import threading
@@ -19,7 +18,6 @@ from pathlib import Path
 
 from monasca_common.audit import reports
 from monasca_common.audit.reports import AuditReport
-from monasca_common.kafka.errors import ConfigurationError
 
 LOG = logging.getLogger(__name__)
 
@@ -33,7 +31,7 @@ class Journal:
     shows that this process is alive."""
 
     def __init__(self, folder: str) -> None:
-        """Keep reports in memory if the disk is full. Raises `ConfigurationError` if the folder is not usable."""
+        """Keep reports in memory if the folder is not usable, because the audit must not stop the audited service."""
         self._folder = Path(folder)
         self._lock = threading.Lock()
         self._held: set[str] = set()  # ids of reports that must not be sent yet
@@ -44,12 +42,13 @@ class Journal:
             self._path.touch(0o600)
             self._database = _locked(self._path)
         except (OSError, sqlite3.Error) as error:
-            if not _is_full(error):
-                raise ConfigurationError(
-                    f"folder in group [audit] is not usable ({error}): name a folder to which this service may write"
-                ) from error
-            LOG.error("the disk of folder in group [audit] is full; until a restart, a crash loses unsent reports")
-            self._path.unlink(missing_ok=True)
+            LOG.error(
+                "folder in group [audit] is not usable; until a restart, a crash loses unsent reports (%s): name a "
+                "folder with free space to which this service may write",
+                error,
+            )
+            with contextlib.suppress(OSError):
+                self._path.unlink()
             self._database = _locked(":memory:")
 
     def add(self, report: AuditReport, *, held: bool = False) -> None:
@@ -107,12 +106,13 @@ class Journal:
                     LOG.warning("the audit reports in %s cannot be taken over: %s", path, error)
 
     def close(self) -> None:
-        """Close the database. The next process sends pending reports."""
-        with self._lock:
-            empty = self._database.execute("SELECT 1 FROM report").fetchone() is None
-            self._database.close()
+        """Close the database. The next process sends pending reports, and removes a database that cannot be removed
+        now."""
+        with self._lock, contextlib.suppress(OSError, sqlite3.Error):
+            with contextlib.closing(self._database):
+                empty = self._database.execute("SELECT 1 FROM report").fetchone() is None
             if empty and self._is_copied:
-                self._path.unlink(missing_ok=True)
+                self._path.unlink()
 
     def _take_over(self, path: Path) -> None:
         with contextlib.closing(_locked(path)) as other:
@@ -131,13 +131,6 @@ class Journal:
         if dropped and not self._drops:
             LOG.error("audit reports are dropped, because more than %d are not acknowledged", _MAX_PENDING)
         self._drops = dropped > 0
-
-
-def _is_full(error: OSError | sqlite3.Error) -> bool:
-    """Return whether the disk is full."""
-    if isinstance(error, OSError):
-        return error.errno == errno.ENOSPC
-    return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 def _locked(path: Path | str) -> sqlite3.Connection:

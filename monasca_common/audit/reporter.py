@@ -16,7 +16,6 @@ from monasca_common.audit.reports import PRODUCER, SOURCES, AuditCount, AuditRep
 from monasca_common.audit.settings import AuditSettings
 from monasca_common.kafka import DeliveryReport, MessagingError, Record, open_producer
 from monasca_common.kafka.clock import Clock, SystemClock
-from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.failpoints import fail_point
 from monasca_common.kafka.message import DeliveryCounts, DeliveryTap
 from monasca_common.kafka.settings import ProducerSettings
@@ -61,7 +60,7 @@ class AuditReporter:
         return self.open()
 
     def open(self) -> AuditReporter:
-        """Take over the reports of ended processes in the folder, and start. Raises `ConfigurationError`."""
+        """Take over the reports of ended processes in the folder, and start. Raises the errors of `open_producer`."""
         self._journal = Journal(self.settings.folder or "")
         self._journal.adopt()
         self._producer = open_producer(self._producer_settings)
@@ -180,16 +179,13 @@ def audited_source(
     producer: ProducerSettings, settings: AuditSettings | None, application: str
 ) -> Iterator[ProducerSettings]:
     """Yield the settings of producers whose deliveries are reported for ``application`` if ``settings`` enables the
-    audit. Close the producers within the block. If the folder is not usable, this is logged and nothing is reported.
+    audit. Close the producers within the block.
     """
-    with contextlib.ExitStack() as stack:
-        reporter = None
-        if settings is not None and settings.enabled:
-            try:
-                reporter = stack.enter_context(AuditReporter(settings, producer, PRODUCER, application))
-            except ConfigurationError as error:
-                LOG.warning("messages of %s are not reported to the audit: %s", application, error)
-        yield audited(producer, reporter)
+    if settings is None or not settings.enabled:
+        yield producer
+        return
+    with AuditReporter(settings, producer, PRODUCER, application) as reporter:
+        yield reporter.audited(producer)
 
 
 class DeliveryTotals:

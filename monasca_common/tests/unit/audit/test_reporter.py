@@ -2,6 +2,7 @@
 """Reports survive the end of their process and unavailable brokers."""
 
 import contextlib
+import dataclasses
 import errno
 import pathlib
 import sqlite3
@@ -16,7 +17,6 @@ from monasca_common.audit import reports
 from monasca_common.audit.journal import Journal
 from monasca_common.audit.reports import AuditCount, AuditReport, HandledRange
 from monasca_common.kafka import open_producer
-from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.testing import Fail
 from monasca_common.tests.unit.audit.audit_case import START_MS, TOPIC, AuditCase
 
@@ -218,9 +218,20 @@ class ReporterTest(AuditCase):
         self.assertEqual(1, len({report.id for report in self.reports()}))
         self.assertEqual(3, self.reconciliations()[0, "api"].messages)
 
-    def test_a_folder_that_cannot_be_used_is_named(self):
+    def test_reports_are_kept_in_memory_if_the_folder_is_not_usable(self):
+        log = self.useFixture(fixtures.FakeLogger())
         path = pathlib.Path(self.folder, "file")
         path.touch()
+        self.settings = dataclasses.replace(self.settings, folder=str(path))
+        with self.reporter("api") as reporter:
+            reporter.handled([HandledRange(TOPIC, 0, 0, 1)])
+            reporter.report()
 
-        error = self.assertRaises(ConfigurationError, Journal, str(path))
-        self.assertIn("folder in group [audit]", str(error))
+        self.assertEqual(1, len(self.reports()))
+        self.assertIn("folder in group [audit] is not usable; until a restart, a crash loses unsent", log.output)
+
+    def test_a_folder_that_becomes_read_only_does_not_prevent_a_stop(self):
+        journal = Journal(self.folder)
+        with mock.patch.object(pathlib.Path, "unlink", side_effect=OSError(errno.EROFS, "read-only file system")):
+            journal.close()
+        self.assertEqual(1, len(self.files()))

@@ -190,14 +190,14 @@ class SourcesTest(AuditCase):
         self.assertEqual({0: 6}, self.counted())
         self.assertEqual({("producer", "app")}, {(each.tier, each.application) for each in self.reports()})
 
-    def test_a_source_with_an_unusable_folder_still_sends(self):
-        log = self.useFixture(fixtures.FakeLogger())
+    def test_a_source_with_an_unusable_folder_sends_and_reports(self):
+        self.useFixture(fixtures.FakeLogger())
         unusable = dataclasses.replace(self.settings, folder="/dev/null/audit")
         source = audited_source(self.kafka.producer_settings(), unusable, "replay")
         with source as settings, open_producer(settings) as producer:
             self.assertTrue(producer.publish(TOPIC, [b"x"]).ok)
 
-        self.assertIn("messages of replay are not reported to the audit: folder in group [audit]", log.output)
+        self.assertEqual([1], [count.messages for report in self.reports() for count in report.counts])
 
     def test_a_process_of_spark_reports_its_messages(self):
         """The driver has pickled the settings of the process."""
