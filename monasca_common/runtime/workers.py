@@ -14,6 +14,7 @@ import logging
 import math
 import multiprocessing
 import os
+import signal
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -127,7 +128,9 @@ class Worker(cotyledon.Service):
         super().__init__(worker_id)
         self.name = plan.service  # type: ignore[misc] # all workers of a process have one plan
         self._plan = plan
-        self._stop_seconds = grace_seconds(plan.settings.consumers) - _MARGIN_SECONDS
+        kill_seconds = grace_seconds(plan.settings.consumers)
+        self.graceful_shutdown_timeout = kill_seconds  # type: ignore[misc] # a reload does not change the manager's
+        self._stop_seconds = kill_seconds - _MARGIN_SECONDS
         former = plan.board.read(slot)
         for status, name in zip(former.members, plan.names()[slot], strict=True):
             status.name, status.pid, status.state, status.reason = name, os.getpid(), MemberState.STARTING, ""
@@ -202,7 +205,10 @@ def run_workers(plan: WorkersPlan) -> None:
             names = joined(member.name for member in status.members)
             LOG.error("worker %s exited with status %d and is replaced", names, exit_code)
 
-    manager.register_hooks(on_reload=plan.reload, on_dead_worker=on_dead_worker)
+    def on_terminate() -> None:
+        signal.alarm(grace_seconds(plan.settings.consumers))  # the manager's alarm has the time-out before a reload
+
+    manager.register_hooks(on_terminate=on_terminate, on_reload=plan.reload, on_dead_worker=on_dead_worker)
     LOG.info("%s", plan.start_line())
     try:
         manager.run()

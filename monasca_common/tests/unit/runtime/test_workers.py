@@ -137,14 +137,39 @@ class EndedWorkerManager:
     def add(self, service, *, args):
         return service
 
-    def register_hooks(self, *, on_reload, on_dead_worker):
+    def register_hooks(self, *, on_terminate, on_reload, on_dead_worker):
         self.on_dead_worker = on_dead_worker
 
     def run(self):
         self.on_dead_worker(Worker, 0, self.exit_code)
 
 
+class ReloadedManager(EndedWorkerManager):
+    """A manager that is terminated after a reload has doubled the stop time-out."""
+
+    def __init__(self, plan):
+        self.plan = plan
+
+    def register_hooks(self, *, on_terminate, on_reload, on_dead_worker):
+        self.on_terminate = on_terminate
+
+    def run(self):
+        self.plan.settings = types.SimpleNamespace(consumers=[types.SimpleNamespace(stop_timeout_seconds=120)])
+        with mock.patch("signal.alarm") as self.alarm:
+            self.on_terminate()
+        self.worker = Worker(0, self.plan, 0)
+
+
 class EndedWorkerTest(ConfigurationTestCase):
+    def test_a_reload_changes_the_time_after_which_processes_are_killed(self):
+        plan = EndedWorkerPlan()
+        plan.names, plan.parts = (lambda: [["metrics-0"]]), [Part()]
+        manager = ReloadedManager(plan)
+        with mock.patch.object(cotyledon, "ServiceManager", lambda **_: manager):
+            run_workers(plan)
+        manager.alarm.assert_called_once_with(125)
+        self.assertEqual(125, manager.worker.graceful_shutdown_timeout)
+
     def test_only_a_failed_worker_counts_as_restarted(self):
         """A worker that drains, for example before a reload, ends with status 0."""
         for exit_code, restarts in ((0, 0), (1, 1), (-9, 1)):
