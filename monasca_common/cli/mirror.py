@@ -13,7 +13,7 @@ from monasca_common.cli import progress
 from monasca_common.cli.command import NOT_ANSWERED, MonascaCommand, add_since, add_topics
 from monasca_common.cli.service_command import ServiceCommand
 from monasca_common.kafka import open_admin
-from monasca_common.kafka.errors import FencedError
+from monasca_common.kafka.errors import FencedError, MessagingError
 from monasca_common.operations.mirror.comparison import MessageDifference, PartitionComparison
 from monasca_common.operations.mirror.settings import mirror_settings
 from monasca_common.operations.mirror.verification import MirrorVerification
@@ -73,14 +73,18 @@ class MirrorVerify(MonascaCommand, Lister):
 
 
 def _compared(verification: MirrorVerification, parsed_args: argparse.Namespace) -> Iterator[PartitionComparison]:
-    """Compare the partitions one after another."""
+    """Compare the partitions one after another. A partition that cannot be read does not affect the others."""
     since_ms = parsed_args.since
     positions = verification.positions(parsed_args.topic)
     compacted = verification.compacted(each.partition.topic for each in positions)
     with progress.Shown("mirror verify") as shown:
         shown.update(0, len(positions))
         for done, each in enumerate(positions, start=1):
-            yield verification.compare(each, since_ms, is_compacted=each.partition.topic in compacted)
+            try:
+                found = verification.compare(each, since_ms, is_compacted=each.partition.topic in compacted)
+            except MessagingError as error:
+                found = PartitionComparison(each.partition, not_compared=str(error))
+            yield found
             shown.update(done, len(positions) - done)
 
 
