@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping
 
@@ -27,6 +28,7 @@ class ReportLog:
         self._topic = settings.topic
         self._consumer = ConsumerSettings(connection, (settings.topic,), _NAME, topic_check_seconds=0.0)
         self._totals = AuditTotals(settings)
+        self.stopping = threading.Event()  # ends a read early; its totals are incomplete
         self._starts: Mapping[TopicPartition, int] = {}
         self._read_ms = float("-inf")  # the last read of all reports; the clock can be set back
 
@@ -66,7 +68,7 @@ class ReportLog:
         starts, ends = self._starts, dict[TopicPartition, int]()
         deadline = time.monotonic() + seconds
         with open_consumer(self._consumer, partitions=starts, listener=GivenStarts(starts)) as consumer:
-            while ends.keys() != starts.keys():
+            while ends.keys() != starts.keys() and not self.stopping.is_set():
                 batch = consumer.poll(POLL_MESSAGES, timeout=POLL_SECONDS)
                 for error in batch.errors:
                     raise error

@@ -84,6 +84,7 @@ class AuditService(Loop):
         super().__init__("the audit", clock)
         self._settings = settings
         self._reports = reports
+        self.stopping = reports.stopping
         self._incomplete: set[tuple[str, int, str, str]] = set()
         self._recreated: set[str] = set()
         self.metrics = AuditMetrics()
@@ -100,6 +101,8 @@ class AuditService(Loop):
             self.stopping.wait(_INTERVAL_SECONDS)
 
     def reconcile(self, totals: AuditTotals) -> None:
+        if self.stopping.is_set():  # the totals may be incomplete
+            return
         fail_point("audit.after_read")
         now_ms = self.clock.time_ms()
         found = totals.reconciliations(now_ms, self._settings.window_start(now_ms))
@@ -128,10 +131,7 @@ class AuditService(Loop):
                 "; no counter reads the log" if each.verdict is AuditVerdict.UNCOUNTED else "",
             )
         if len(new) > _MAX_LINES:
-            LOG.error(
-                "%d more buckets are incomplete: see `monasca-common audit show --missing`",
-                len(new) - _MAX_LINES,
-            )
+            LOG.error("%d more are incomplete: see `monasca-common audit show --missing`", len(new) - _MAX_LINES)
         healed = [key for key in self._incomplete - incomplete if key in now and now[key].verdict is AuditVerdict.OK]
         if healed:
             LOG.info("%d incomplete buckets are complete now", len(healed))

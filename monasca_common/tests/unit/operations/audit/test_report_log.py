@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The reports of a window are read once, and all of them again after an error and after a quarter of the window."""
 
+import threading
 from dataclasses import replace
 from unittest import mock
 
@@ -12,10 +13,11 @@ from monasca_common.kafka import Record
 from monasca_common.kafka.errors import RetriableError
 from monasca_common.kafka.message import TopicPartition
 from monasca_common.operations.audit.report_log import ReportLog
+from monasca_common.operations.audit.service import AuditService
 from monasca_common.tests.unit.audit.audit_case import BUCKET_MS, REPORTS, START_MS, TOPIC, AuditCase
 
 _LOG = TopicPartition(REPORTS, 0)
-SECONDS = 30.0
+SECONDS = 10.0
 
 
 class ReportLogTest(AuditCase):
@@ -89,6 +91,23 @@ class ReportLogTest(AuditCase):
             self.assertRaises(RetriableError, self.messages, START_MS)
         self.assertEqual(15, self.messages(START_MS))
         self.assertEqual(2, len(self.since_ms))
+
+    def test_a_stop_of_the_service_ends_a_read(self):
+        service, read = AuditService(self.settings, self.log), threading.Event()
+
+        def take_ends(_consumer):
+            read.set()
+            return {}
+
+        with mock.patch("monasca_common.kafka.consumer.consumer.KafkaConsumer.take_ends", take_ends):
+            thread = threading.Thread(target=service.run, daemon=True)
+            thread.start()
+            self.assertTrue(read.wait(SECONDS))
+            service.stop()
+            thread.join(SECONDS)
+
+        self.assertFalse(thread.is_alive())
+        self.assertFalse(service.health.ready()[0])  # the incomplete reports are not reconciled
 
     def test_a_log_that_is_not_read_in_time_is_an_error(self):
         with mock.patch("monasca_common.kafka.consumer.consumer.KafkaConsumer.take_ends", return_value={}):

@@ -22,7 +22,8 @@ class AuditServiceTest(AuditCase):
         self.log = self.useFixture(fixtures.FakeLogger(level=logging.INFO, format="%(levelname)s %(message)s"))
         self.clock.advance(3600)
         self.totals = AuditTotals(self.settings)
-        reports = mock.Mock(window=mock.Mock(side_effect=RetriableError("the brokers are unavailable")))
+        unavailable = mock.Mock(side_effect=RetriableError("the brokers are unavailable"))
+        reports = mock.Mock(window=unavailable, stopping=threading.Event())
         self.service = AuditService(self.settings, reports, clock=self.clock)
 
     def lack(self, missing, report_id):
