@@ -318,7 +318,7 @@ def main() -> int:
     if outcome.is_clean and not arguments.keep:
         run.release()
     else:
-        say(f"logs and data are in {folder}")
+        say(f"logs and data are in {folder}; to remove them: umount -q {folder}/disk; rm -r {folder}")
     return 0 if outcome.is_clean else 1
 
 
