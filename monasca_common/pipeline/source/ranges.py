@@ -28,8 +28,7 @@ class RangePlan:
 def plan(topic: SourceTopic, offset_store: OffsetStore, source: Source, most: int) -> RangePlan:
     """Return the next batch of at most ``most`` offsets, but at least one offset of each partition with new offsets.
     Raises `RecordsLost`, `TopicMismatch`."""
-    extents = topic.extents()
-    starts = _starts(topic, offset_store, source, extents)
+    starts, extents = _starts_and_extents(topic, offset_store, source)
     for partition, extent in extents.items():
         _check(source, partition, starts[partition], extent)
     backlog = {partition: extent.end - starts[partition] for partition, extent in extents.items()}
@@ -61,12 +60,19 @@ def below(next_offsets: Mapping[int, int], firsts: Mapping[int, int], most: int)
     ]
 
 
-def _starts(
-    topic: SourceTopic, offset_store: OffsetStore, source: Source, extents: Mapping[int, Extent]
-) -> Mapping[int, int]:
-    begun = offset_store.next_offsets(source)
-    first = first_reads(extents, begun, topic.starts)
-    return offset_store.begin(source, first) if first else begun
+def _starts_and_extents(
+    topic: SourceTopic, offset_store: OffsetStore, source: Source
+) -> tuple[Mapping[int, int], Mapping[int, Extent]]:
+    """Return the stored offset and the extent of each partition."""
+    while True:
+        starts = offset_store.next_offsets(source)
+        # Read the extents after the offsets, because the log grows: an offset that another process, or the option
+        # start, has stored in the meantime can be beyond an earlier end.
+        extents = topic.extents()
+        first = first_reads(extents, starts, topic.starts)
+        if not first:
+            return starts, extents
+        offset_store.begin(source, first)
 
 
 def _check(source: Source, partition: int, start: int, extent: Extent) -> None:

@@ -20,9 +20,12 @@ class TopicOfTest:
         self.start = start
         self.asked = []
         self.log = {int(name[1:]): Extent(*extent) for name, extent in extents.items()}
+        self.after_extents = lambda: None
 
     def extents(self):
-        return self.log
+        found = self.log
+        self.after_extents()
+        return found
 
     def starts(self, partitions):
         self.asked += partitions
@@ -79,6 +82,27 @@ class NextRangesTest(DatabaseCase):
         self.offset_store.begin(SOURCE, {0: 30})
         error = self.assertRaises(RecordsLost, self.ranges, TopicOfTest(p0=(0, 20)))
         self.assertThat(str(error), Contains("the log ends at 20"))
+
+    def test_a_batch_of_another_process_during_planning_is_not_a_truncated_log(self):
+        self.offset_store.begin(SOURCE, {0: 3})
+        topic = TopicOfTest(p0=(0, 10))
+
+        def overtake():
+            topic.log = {0: Extent(0, 12)}
+            self.advance((0, 3, 12))
+
+        topic.after_extents = overtake
+        # The batch is fenced when it is stored.
+        self.assertEqual([OffsetRange(0, 3, 10)], self.ranges(topic)[0])
+
+    def test_messages_that_arrive_before_the_start_offset_is_resolved_are_not_a_truncated_log(self):
+        topic = TopicOfTest(12, p0=(0, 10))
+
+        def grow():
+            topic.log = {0: Extent(0, 15)}
+
+        topic.after_extents = grow
+        self.assertEqual([OffsetRange(0, 12, 15)], self.ranges(topic)[0])
 
     def test_another_topic_of_the_same_name_is_not_read(self):
         self.offset_store.begin(SOURCE, {0: 3})
