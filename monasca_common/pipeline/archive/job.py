@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Mapping
+import logging
+from collections.abc import Mapping, Sequence
 
 from oslo_config import cfg
 
@@ -20,6 +21,8 @@ from monasca_common.pipeline.settings import spark_settings
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark.session import check_installed, spark_session
 from monasca_common.runtime.logs import joined, shown_url
+
+LOG = logging.getLogger(__name__)
 
 
 class ArchiveJob(Job):
@@ -52,8 +55,21 @@ class ArchiveJob(Job):
                 Archiver(spark, settings, stream, topic, offset_store)
                 for stream, topic in zip(settings.streams, topics, strict=True)
             ]
-
-            def step() -> JobProgress:
-                return functools.reduce(JobProgress.plus, [archiver.step() for archiver in archivers])
-
+            step = functools.partial(archive_all, archivers)
             return loop.run(step, spark, first.trigger_seconds, request, watched)
+
+
+def archive_all(archivers: Sequence[Archiver]) -> JobProgress:
+    """Run a step of each archiver. A topic that fails delays no other topic, whose records retention could otherwise
+    remove. Raises the first error."""
+    progress, errors = JobProgress(), list[Exception]()
+    for archiver in archivers:
+        try:
+            progress = progress.plus(archiver.step())
+        except Exception as error:
+            errors.append(error)
+    for other in errors[1:]:
+        LOG.error("another topic also failed: %s", other)
+    if errors:
+        raise errors[0]
+    return progress
