@@ -71,7 +71,7 @@ class ReplayJob(Job):
     def _sender(self, archive: Archive) -> Send:
         target = self._settings.target
         if isinstance(target, StorageTarget):
-            return ToStorage(archive, target.kind, target.storage)
+            return ToStorage(archive, target.kind, target.storage, target.registry)
         # The broker might otherwise silently create the topic with one partition.
         if target.topic not in load_admin(self._conf).topic_ids([target.topic], _SECONDS):
             raise ConfigurationError(f"topic {target.topic!r} does not exist: create it")

@@ -8,22 +8,24 @@ newer rows.
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from monasca_common.kafka import portions
+from monasca_common.kafka import RegistryUnavailable, portions
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.message import MESSAGE_ID_HEADER, Message, Record, TopicPartition
 from monasca_common.models import alarm, event, log
-from monasca_common.models.limits import MOST_DIMENSIONS
 from monasca_common.models.metric import MetricDecoder
 from monasca_common.models.rows import Decoded
 from monasca_common.pipeline.archive import reader
 from monasca_common.pipeline.archive.reader import Archive
 from monasca_common.pipeline.errors import ReplayFailed
 from monasca_common.pipeline.spark.worker_producer import worker_producer
+from monasca_common.runtime.envelopes import EnvelopeReader
 from monasca_common.storage import parts, row_keys
 from monasca_common.storage.base import Capability, Claim, Kind, Rows, Writer
 from monasca_common.storage.errors import MessagesRefused, TooMuchAtOnce
@@ -33,6 +35,7 @@ from monasca_common.storage.settings import StorageSettings
 LOG = logging.getLogger(__name__)
 _BULK = 1_000
 _GROUP = "spark-replay"
+_OUTAGE_SECONDS = 60.0  # maximum wait for a registry
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,20 +76,20 @@ def record_of(message: Message) -> Record:
 
 @dataclass(frozen=True, slots=True)
 class ToStorage:
-    """Stores rows as the persister does. The persister may run concurrently."""
+    """Stores rows as the persister does. The persister may run concurrently. ``registry``: has the schemas of messages
+    in Avro."""
 
     archive: Archive
     kind: Kind
     storage: StorageSettings = field(repr=False)
+    registry: SchemaRegistrySettings | None = field(default=None, repr=False)
 
     def __call__(self, path: str) -> Counter[str]:
         counts: Counter[str] = Counter()
         storage = open_storage(self.storage)
         keeps_offsets = Capability.OFFSETS in storage.capabilities
         with storage.open_writer() as writer:
-            file_writer = _FileWriter(
-                writer, path, self.kind, keeps_offsets=keeps_offsets, max_dimensions=self.storage.max_dimensions
-            )
+            file_writer = _FileWriter(writer, path, self, keeps_offsets=keeps_offsets)
             file_writer.reset(0)
             for batch in self.archive.read(path):
                 for start in range(0, batch.num_rows, _BULK):
@@ -104,14 +107,15 @@ class _FileWriter:
     the topic, and its selected rows have offsets from 0. Each replay resets these offsets, and removes them at its
     end."""
 
-    def __init__(
-        self, writer: Writer, path: str, kind: Kind, *, keeps_offsets: bool, max_dimensions: int = MOST_DIMENSIONS
-    ) -> None:
+    def __init__(self, writer: Writer, path: str, target: ToStorage, *, keeps_offsets: bool) -> None:
         self._writer = writer
         self._place = TopicPartition(path, 0)
-        self._kind = kind
+        self._kind = target.kind
         self._keeps_offsets = keeps_offsets
-        self._decode = _decoder(kind, max_dimensions)
+        self._decode = _decoder(target.kind, target.storage.max_dimensions)
+        registry = target.registry
+        self._envelopes = EnvelopeReader(registry)
+        self._wait_seconds = 0.0 if registry is None else registry.unknown_id_seconds + _OUTAGE_SECONDS
         self._size = parts.PartSize()
         self._next = 0
 
@@ -123,9 +127,9 @@ class _FileWriter:
     def write(self, messages: Sequence[Message]) -> Counter[str]:
         """Store messages. A batch that is too large for the database is stored in parts.
 
-        Raises `StorageError`, `ReplayFailed`.
+        Raises `StorageError`, `ReplayFailed`, `RegistryUnavailable`.
         """
-        decoded = self._decode([message.value for message in messages])
+        decoded = self._decode(self._as_json([message.value for message in messages]))
         claim = Claim(_GROUP, *self._place, None, self._next, self._next + len(messages))
         rows = Rows(
             self._kind,
@@ -148,6 +152,17 @@ class _FileWriter:
                 counts["refused"] += len(error.reasons)
                 rows = rows.without(error.reasons)
         return counts
+
+    def _as_json(self, values: Sequence[bytes | None]) -> Sequence[bytes | None]:
+        """Return the envelopes. Wait for the registry, which delays the rejection of an unknown id."""
+        until = time.monotonic() + self._wait_seconds
+        while True:
+            try:
+                return self._envelopes.as_json(values)[0]
+            except RegistryUnavailable as error:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(error.after or 1.0)
 
     def _write(self, claim: Claim, rows: Rows, counts: Counter[str]) -> None:
         for stored in parts.write(self._writer.write, claim, rows, self._size):

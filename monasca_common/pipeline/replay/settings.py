@@ -17,6 +17,7 @@ from monasca_common.kafka.config import (
     options_of,
     producer_settings,
 )
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings, optional_registry_settings
 from monasca_common.kafka.settings import ProducerSettings
 from monasca_common.pipeline.archive.settings import archive_location
 from monasca_common.pipeline.settings import JobStatusSettings
@@ -36,10 +37,11 @@ class KafkaTarget:
 
 @dataclass(frozen=True, slots=True)
 class StorageTarget:
-    """The target for rows: a database."""
+    """The target for rows: a database. Without a ``registry``, messages in Avro are not readable."""
 
     kind: Kind
     storage: StorageSettings
+    registry: SchemaRegistrySettings | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,4 +117,4 @@ def _to_kafka(conf: cfg.ConfigOpts, read: GroupReader) -> KafkaTarget:
 def _to_storage(conf: cfg.ConfigOpts, kind: Kind) -> StorageTarget:
     settings = storage_settings(conf)
     check_dialect(settings)
-    return StorageTarget(kind, settings)
+    return StorageTarget(kind, settings, optional_registry_settings(conf))

@@ -7,15 +7,19 @@ import fixtures
 import pyarrow as pa
 from oslotest import base
 
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
 from monasca_common.kafka.errors import ConfigurationError
 from monasca_common.kafka.message import Message
-from monasca_common.kafka.testing import MemoryKafka
+from monasca_common.kafka.testing import MemoryKafka, MemoryRegistry
+from monasca_common.models import avro
 from monasca_common.pipeline.archive import layout
 from monasca_common.pipeline.archive.reader import Archive, Selection
 from monasca_common.pipeline.jobs.job import JobWatcher
 from monasca_common.pipeline.replay import senders
 from monasca_common.pipeline.replay.batch import replay
-from monasca_common.pipeline.replay.senders import MatchingCount, ToKafka
+from monasca_common.pipeline.replay.senders import MatchingCount, ToKafka, ToStorage
+from monasca_common.runtime.envelopes import EnvelopeWriter
+from monasca_common.storage import StorageSettings
 from monasca_common.storage.base import Kind
 from monasca_common.storage.errors import RowsRefused, StorageUnavailable, TooMuchAtOnce
 from monasca_common.tests.unit.persister import envelopes
@@ -26,7 +30,12 @@ class StoredFilesTest(base.BaseTestCase):
     def setUp(self):
         super().setUp()
         self.storage = MemoryStorage()
-        self.filing = senders._FileWriter(self.storage.open_writer(), "a.parquet", Kind.METRICS, keeps_offsets=False)
+        self.filing = self.file_writer()
+
+    def file_writer(self, kind=Kind.METRICS, registry=None):
+        archive, settings = Archive("/nowhere", "metrics", Selection()), StorageSettings("sqlite", "sqlite://")
+        target = ToStorage(archive, kind, settings, registry)
+        return senders._FileWriter(self.storage.open_writer(), "a.parquet", target, keeps_offsets=False)
 
     def write(self, count):
         return self.filing.write(
@@ -50,13 +59,24 @@ class StoredFilesTest(base.BaseTestCase):
         self.assertRaises(StorageUnavailable, self.write, 8)
 
     def test_archived_logs_with_message_ids_are_stored_by_id(self):
-        filing = senders._FileWriter(self.storage.open_writer(), "a.parquet", Kind.LOGS, keeps_offsets=False)
+        filing = self.file_writer(Kind.LOGS)
         own = (("message-id", b"x" * 32),)
         messages = [Message("log", 0, 0, None, None, b"{", own)]
         messages += [Message("log", 0, n, None, None, envelopes.log(n), own if n == 2 else ()) for n in (1, 2, 3)]
         self.storage.faults += [RowsRefused({0: "too old"})]
         self.assertEqual(Counter(stored=2, refused=1, unreadable=1), +filing.write(messages))
         self.assertEqual([True, False], self.storage.by_id)
+
+    def test_archived_messages_in_avro_are_stored(self):
+        registry = SchemaRegistrySettings(
+            url=self.useFixture(MemoryRegistry()).url, auto_register=True, unknown_id_seconds=0.1
+        )
+        values = EnvelopeWriter(registry, avro.METRICS, "metrics").values([envelopes.metric(n) for n in range(2)])
+        filing = self.file_writer(registry=registry)
+        mixed = [values[0], envelopes.metric(1), b"\0\0\0\0\x63corrupt"]
+        messages = [Message("metrics", 0, offset, None, None, value, ()) for offset, value in enumerate(mixed)]
+        self.assertEqual(Counter(stored=2, unreadable=1), +filing.write(messages))
+        self.assertEqual([0.0, 1.0], [row.value for row in self.storage.rows])
 
 
 class SentMessagesTest(base.BaseTestCase):
