@@ -13,9 +13,12 @@ from __future__ import annotations
 import functools
 import math
 import pickle
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
+from statistics import median_low
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
@@ -47,7 +50,7 @@ from monasca_common.pipeline.source.small_batch import DriverRecords
 from monasca_common.pipeline.source.topic import SourceTopic
 from monasca_common.pipeline.spark import staging
 from monasca_common.pipeline.spark.arrow import OnRejected, arrow_schema, numbers, report_rejected, row_batches
-from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts, greatest
+from monasca_common.pipeline.spark.counts import OnCounts, TaskCounts
 from monasca_common.pipeline.spark.rejected import RejectedPublisher
 from monasca_common.pipeline.spark.schemas import EnvelopePart, envelope_parts, readable
 from monasca_common.pipeline.spark.staging import BatchStaging, StagedAttempts, StagingTable
@@ -69,10 +72,12 @@ FOLDED = (
 KEY = ("sub_expression_id", "match_key", "window_start", "series_id")
 _PLACE = ("partition", "offset", "unix_millis(timestamp) AS kafka_ms")
 _MOST_REMEMBERED = 200_000
+_RECENT = 100
+"""The number of records whose times in Kafka show how far a partition was read."""
 _TOO_NEW = Rejection(TOO_NEW, "metric.timestamp is too far in the future: is it in milliseconds?")
 
-#: Called with the offset and Kafka's timestamp of the last record in each partition, and with the starts of the buckets
-#: (`BUCKET_MS`) in which a record arrived.
+#: Called with the last offset in each partition and the time up to which it was read, and with the starts of the
+#: buckets (`BUCKET_MS`) in which a record arrived.
 OnArrivals = Callable[[Mapping[int, tuple[int, int]], Set[int]], None]
 
 
@@ -249,9 +254,19 @@ class RecordFold:
 
     def _report_arrivals(self, batch: pa.RecordBatch) -> None:
         partitions, offsets, kafka_ms = (numbers(batch, name) for name in ("partition", "offset", "kafka_ms"))
-        # Use the last record by offset, not by time, because a producer's clock can be a day ahead.
-        last = greatest(partitions, zip(offsets, kafka_ms, strict=True))
+        arrived: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        for partition, place in zip(partitions, zip(offsets, kafka_ms, strict=True), strict=True):
+            arrived[partition].append(place)
+        last = {partition: _last(sorted(places[-_RECENT:])) for partition, places in arrived.items()}
         self.on_arrivals(last, {each // BUCKET_MS * BUCKET_MS for each in kafka_ms})
+
+
+def _last(places: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """Return the last offset, and the time up to which the partition was read: the time of the last record or, if a
+    producer's clock is ahead of others, the median."""
+    times_ms = [time_ms for _, time_ms in places]
+    is_ahead = any(one - following > watermark.LONGEST_STEP_MS for one, following in pairwise(times_ms))
+    return places[-1][0], median_low(times_ms) if is_ahead else times_ms[-1]
 
 
 class _TaskFold:

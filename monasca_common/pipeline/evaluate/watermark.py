@@ -40,9 +40,9 @@ MOST_BUCKETS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A scan of the topic at ``scan_ms``. ``ended``: partitions that were read to their end. ``last_kafka_ms``: Kafka's
-    timestamp of the last record that was read, by partition. ``arrivals``: the starts of the buckets of `BUCKET_MS` in
-    which a record arrived. ``partitions``: all partitions of the topic ``topic_id``."""
+    """A scan of the topic at ``scan_ms``. ``ended``: partitions that were read to their end. ``last_kafka_ms``: the
+    time up to which each partition was read, by Kafka's timestamps. ``arrivals``: the starts of the buckets of
+    `BUCKET_MS` in which a record arrived. ``partitions``: all partitions of the topic ``topic_id``."""
 
     scan_ms: int
     ended: Set[int] = frozenset()
@@ -253,7 +253,7 @@ class Arrivals:
 
     @property
     def last_ms(self) -> dict[int, int]:
-        """Return Kafka's timestamp of the last record of each partition."""
+        """Return the time up to which each partition was read, by Kafka's timestamps."""
         return {partition: int(time_ms) for partition, (_, time_ms) in self._last.value.items()}
 
     @property

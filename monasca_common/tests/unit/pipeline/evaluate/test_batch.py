@@ -159,6 +159,14 @@ class ArrivalsTest(base.BaseTestCase):
         records = [(0, 5, 1_000), (1, 5, 7_000), (0, 6, 2_000 + DAY_MS), (0, 7, 3_000)]
         self.assertEqual({0: (7, 3_000), 1: (5, 7_000)}, self.last(records))
 
+    def test_a_last_record_of_a_clock_that_is_ahead_of_others_does_not_count(self):
+        records = [(0, 5, 1_000 + DAY_MS), (0, 6, 2_000), (0, 7, 3_000), (0, 8, 4_000 + DAY_MS)]
+        self.assertEqual({0: (8, 3_000)}, self.last(records))
+
+    def test_the_last_record_counts_after_a_pause_of_all_producers(self):
+        records = [(0, 5, 1_000), (0, 6, 2_000), (0, 7, 3_000 + DAY_MS)]
+        self.assertEqual({0: (7, 3_000 + DAY_MS)}, self.last(records))
+
     def test_the_last_record_counts_in_any_order_of_the_tasks(self):
         tasks = [(0, 7, 3_000)], [(0, 6, 2_000 + DAY_MS)]
         self.assertEqual({0: (7, 3_000)}, self.last(*tasks))
