@@ -63,6 +63,8 @@ class Archiver:
         self._expiry = Expiry(offset_store, self._store, settings.retention_days)
         self._lags = EventTimeLags(stream.topic)
         self._is_tidy = False
+        self._is_new = True
+        self._unplaced = set[str]()  # batches of this process
 
     def step(self) -> JobProgress:
         """Archive one batch, if any. Raises `Fenced`, `RecordsLost`, `AlreadyArchived`, and the errors of Kafka,
@@ -88,6 +90,7 @@ class Archiver:
 
     def _batch(self, source: Source, ranges: Sequence[OffsetRange], timing: StageSeconds) -> JobProgress:
         stream, batch, began = self._stream, uuid.uuid4().hex, self._clock.monotonic()
+        self._unplaced.add(batch)
         frame = connector.ranges_frame(self._spark, stream.consumer, ranges, min_partitions=stream.min_partitions)
         count = sum(each.span for each in ranges)
         self._spark.sparkContext.setJobGroup(batch, f"archive: {stream.topic}, {count} offsets")
@@ -108,18 +111,23 @@ class Archiver:
         with timing.stage("place"):
             self._placement.place(source, staged.files)
             self._store.remove_folder(layout.staging_folder(stream.topic, batch))
+            self._unplaced.remove(batch)
         self._topic.commit({each.partition: each.end for each in ranges})
         return replace(progress, lags=self._lags.after(ranges, staged.newest_ms, self._clock.time_ms()))
 
     def _recover(self, source: Source) -> None:
-        """Place the committed files, and remove files that a crash or a failed batch left behind."""
+        """Place the committed files, and remove files that a failed batch or, at the start, an ended process left
+        behind. Later, another batch may belong to a process that runs by mistake: if two processes removed each
+        other's files, none would continue."""
         with self._offset_store.writing() as connection:
             # A batch commits while it holds the same lock, and fails if its files were removed.
             manifest.lock(connection, source)
             committed = manifest.find(connection, source, FileState.COMMITTED)
             batches = {file.batch for file in committed}
             for batch in sorted({*self._store.folders(layout.staging_folder(source.topic))} - batches):
-                self._store.remove_folder(layout.staging_folder(source.topic, batch))
+                if self._is_new or batch in self._unplaced:
+                    self._store.remove_folder(layout.staging_folder(source.topic, batch))
+        self._is_new = False
         self._placement.place(source, committed)
         for batch in batches:
             self._store.remove_folder(layout.staging_folder(source.topic, batch))
