@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 
-_MOST_FAILURES = 5  # maximum number of consecutive failures with ``once``
+# Maximum number of consecutive failures with ``once``. Their back-offs exceed the ten seconds (by default) after which
+# an unknown schema id is rejected.
+_MOST_FAILURES = 6
 
 
 def run(
@@ -37,7 +39,7 @@ def run(
     watcher: JobWatcher,
 ) -> JobProgress:
     """Repeat ``step`` until the watcher stops it, or, with ``once``, until no input remains. A retriable error is
-    followed by a back-off; with ``once``, five consecutive errors end the job.
+    followed by a back-off; with ``once``, six consecutive errors end the job.
     """
     batches = _Batches(step, spark, trigger_seconds, request, watcher)
     batches.run()

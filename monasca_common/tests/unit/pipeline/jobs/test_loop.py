@@ -8,10 +8,14 @@ import fixtures
 from oslotest import base
 from testtools.matchers import EndsWith
 
+from monasca_common.kafka.config.schema_registry import SchemaRegistrySettings
+from monasca_common.kafka.testing import MemoryRegistry, VirtualClock
+from monasca_common.models import avro
 from monasca_common.pipeline.errors import Fenced, NotPublished, RecordsLost, SparkUnavailable, StagingLost
 from monasca_common.pipeline.jobs import loop
 from monasca_common.pipeline.jobs.durations import PartitionLag
 from monasca_common.pipeline.jobs.job import UNDELIVERED, JobProgress, JobRequest, JobWatcher
+from monasca_common.runtime.envelopes import EnvelopeReader, EnvelopeWriter
 from monasca_common.storage.errors import StorageUnavailable
 
 
@@ -66,10 +70,26 @@ class LoopTest(base.BaseTestCase):
         )
         self.assertEqual([0.5, 1.0, 2.0], self.rests)
 
-    def test_five_consecutive_failures_end_a_run_with_once(self):
+    def test_six_consecutive_failures_end_a_run_with_once(self):
         error = StorageUnavailable("unavailable")
-        self.assertIs(error, self.assertRaises(StorageUnavailable, self.run_through, *[error] * 5))
-        self.run_through(*[error] * 4, JobProgress(1, 1), *[error] * 4, JobProgress())
+        self.assertIs(error, self.assertRaises(StorageUnavailable, self.run_through, *[error] * 6))
+        self.run_through(*[error] * 5, JobProgress(1, 1), *[error] * 5, JobProgress())
+
+    def test_once_does_not_end_before_an_unknown_schema_is_rejected(self):
+        clock = VirtualClock()
+        client = "monasca_common.kafka.serialization.registry_client.SystemClock"
+        self.useFixture(fixtures.MonkeyPatch(client, lambda: clock))
+        self.stop.wait = clock.advance
+        settings = SchemaRegistrySettings(url=self.useFixture(MemoryRegistry()).url, auto_register=True)
+        EnvelopeWriter(settings, avro.METRICS, "metrics").values([])
+        reader = EnvelopeReader(settings)
+
+        def step():
+            _, errors = reader.as_json([b"\0corrupt"])
+            return JobProgress(len(errors))
+
+        found = loop.run(step, self.spark, 10.0, JobRequest(once=True), JobWatcher(self.stop))
+        self.assertEqual(1, found.done)
 
     def test_a_run_without_once_retries_indefinitely(self):
         self.assertEqual(
@@ -94,7 +114,7 @@ class LoopTest(base.BaseTestCase):
     def test_once_does_not_end_before_all_messages_are_acknowledged(self):
         left = JobProgress(5, 0, results={UNDELIVERED: 2})
         self.assertEqual(5, self.run_through(left, JobProgress()).done)
-        self.assertRaises(NotPublished, self.run_through, *[left] * 5)
+        self.assertRaises(NotPublished, self.run_through, *[left] * 6)
 
     def test_the_trace_of_java_is_logged_at_debug_only(self):
         from pyspark.errors import PySparkException
