@@ -12,10 +12,9 @@ from oslo_config import cfg
 
 from monasca_common.api.limits import WsgiApp, threads_of
 from monasca_common.api.own_metrics import workers_registry
-from monasca_common.api.service import Service
+from monasca_common.api.service import Service, own_producer
 from monasca_common.api.settings import API_GROUP, ApiSettings
 from monasca_common.api.status import ApiStatus
-from monasca_common.kafka.config import producer_settings
 from monasca_common.kafka.plugins import producing_driver
 from monasca_common.runtime.logs import joined, shown_url, started
 from monasca_common.runtime.status_server import status_served
@@ -36,7 +35,7 @@ _GC_THRESHOLDS = (50_000, 20, 100)
 
 def start_line(conf: cfg.ConfigOpts, settings: ApiSettings, listening: str) -> str:
     """Return the line to log after the start. ``listening``: the API's addresses. Raises `ConfigurationError`."""
-    producer = producer_settings(conf)
+    producer = own_producer(conf, settings)
     return started(
         "api",
         at=listening,

@@ -48,7 +48,7 @@ class Service:
         alarms_settings = alarms_settings_of(conf)
         self._alarms = AlarmsDatabase(alarms_settings) if alarms_settings is not None else None
         self._audit = _audit(conf)
-        own = audited(_own_producer(conf, self.settings), self._audit)
+        own = audited(own_producer(conf, self.settings), self._audit)
         self._producers = kafka.ProducerPool(lambda _topic: kafka.open_producer(own))
         self._producers.of(self.settings.metrics_topic)  # open a producer now, so that an error prevents the start
         self.app: Access = make_app(
@@ -83,11 +83,11 @@ def _audit(conf: cfg.ConfigOpts) -> AuditReporter | None:
     return AuditReporter(settings, producer_settings(conf), "api", "api").open() if settings.enabled else None
 
 
-def _own_producer(conf: cfg.ConfigOpts, settings: ApiSettings) -> ProducerSettings:
+def own_producer(conf: cfg.ConfigOpts, settings: ApiSettings) -> ProducerSettings:
     """Return the settings of a topic's producer. Each producer gets an equal share of ``[kafka] budget_bytes``."""
     read = producer_settings(conf)
     share = read.budget_bytes // len({*settings.posted_topics, settings.alarm_transitions_topic})
-    return replace(read, budget_bytes=share, linger_ms=_LINGER_MS)
+    return replace(read, budget_bytes=share, linger_ms=_LINGER_MS, transactional_id=None)
 
 
 def check(conf: cfg.ConfigOpts) -> ApiSettings:

@@ -9,7 +9,7 @@ import difflib
 import importlib.metadata
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from cliff.lister import Lister
@@ -98,7 +98,7 @@ def check_service(service: str, files: Sequence[str]) -> Findings:
     drivers: list[str] = []
 
     def check_producer(conf: cfg.ConfigOpts) -> None:
-        drivers.append(producing_driver(producer_settings(conf)))
+        drivers.append(producing_driver(replace(producer_settings(conf), transactional_id=None)))  # as services do
 
     checks: Sequence[Check] = (check_producer, _storage, *_CHECKS[service], _groups)
     for check in checks:

@@ -213,7 +213,7 @@ class ProducerSettings:
         None,
         librdkafka=("transactional.id",),
         help="Makes the producer transactional. Every live process needs its own id, because a second process with the "
-        "same id fences the first.",
+        "same id fences the first. The services ignore this option.",
     )
     transaction_timeout_seconds: float = option(
         60.0,

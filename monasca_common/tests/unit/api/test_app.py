@@ -4,7 +4,8 @@ import time
 import fixtures
 from falcon import testing
 
-from monasca_common.api.service import Service
+from monasca_common.api.service import Service, own_producer
+from monasca_common.api.settings import api_settings
 from monasca_common.audit import reports
 from monasca_common.kafka.testing import MemoryKafka
 from monasca_common.tests.unit.api.api_case import ApiCase, metric
@@ -46,6 +47,12 @@ class TestLimits(ConfigurationTestCase):
 
     def test_the_limits_of_storage_apply_without_a_database(self):
         self.assertEqual([204, 422], self.statuses("[storage]", "retention_days = 60", "max_dimensions = 2"))
+
+
+class TestProducers(ConfigurationTestCase):
+    def test_the_producers_are_not_transactional(self):
+        conf = self.configured("[kafka]\ntransactional_id = agent-1\nbootstrap_servers = nowhere:1\n")
+        self.assertIsNone(own_producer(conf, api_settings(conf)).transactional_id)
 
 
 class TestAudit(ConfigurationTestCase):
