@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
@@ -58,28 +59,12 @@ class Problem(falcon.HTTPError):
         self.reason = reason
 
 
-def unprocessable(message: str, **more: Any) -> Problem:
-    return Problem(422, "Unprocessable Entity", message, **more)
-
-
-def too_large(message: str, **more: Any) -> Problem:
-    return Problem(413, "Content Too Large", message, **more)
-
-
-def unsupported_media_type(message: str, **more: Any) -> Problem:
-    return Problem(415, "Unsupported Media Type", message, **more)
-
-
-def bad_request(message: str, **more: Any) -> Problem:
-    return Problem(400, "Bad Request", message, **more)
-
-
-def conflict(message: str, **more: Any) -> Problem:
-    return Problem(409, "Conflict", message, **more)
-
-
-def not_found(message: str, **more: Any) -> Problem:
-    return Problem(404, "Not Found", message, **more)
+bad_request = partial(Problem, 400, "Bad Request")
+not_found = partial(Problem, 404, "Not Found")
+conflict = partial(Problem, 409, "Conflict")
+too_large = partial(Problem, 413, "Content Too Large")
+unsupported_media_type = partial(Problem, 415, "Unsupported Media Type")
+unprocessable = partial(Problem, 422, "Unprocessable Entity")
 
 
 def unavailable(message: str, *, retry_after_seconds: int, reason: Reason, **more: Any) -> Problem:
