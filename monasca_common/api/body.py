@@ -34,19 +34,30 @@ def read_json_body(request: falcon.Request, settings: ApiSettings, *, type_requi
 
     ``type_required``: refuse a request without a content type instead of assuming JSON.
     """
-    _check_type(request, required=type_required)
+    if request.env.get("CONTENT_TYPE", "").strip():
+        _media_type(request, (_JSON,))
+    elif type_required:
+        raise bad_request(f"the request has no content type: send Content-Type: {_JSON}")
     return _decoded(request, settings, "gzip")
 
 
 def read_typed_body(request: falcon.Request, settings: ApiSettings, types: Sequence[str]) -> tuple[str, bytes]:
     """Return the content type, which is one of ``types``, and the body, which is decompressed if it is in gzip or zstd.
     Raises `Problem`: 400, 408, 413 or 415."""
-    given = request.env.get("CONTENT_TYPE") or ""
+    return _media_type(request, types), _decoded(request, settings, "gzip", "zstd")
+
+
+def _media_type(request: falcon.Request, types: Sequence[str]) -> str:
+    given: str = request.env.get("CONTENT_TYPE", "")
+    if given in types:
+        return given
     media_type, parameters = falcon.parse_header(given)
     media_type = media_type.strip().lower()
     if media_type not in types or parameters.get("charset", "utf-8").lower() not in _UTF8:
-        raise unsupported_media_type(f"content type {given[:100]!r} is not supported: send {' or '.join(types)}")
-    return media_type, _decoded(request, settings, "gzip", "zstd")
+        raise unsupported_media_type(
+            f"content type {given[:100]!r} is not supported: send {' or '.join(types)}, in UTF-8"
+        )
+    return media_type
 
 
 def _decoded(request: falcon.Request, settings: ApiSettings, *encodings: str) -> bytes:
@@ -72,20 +83,6 @@ def discard(environ: dict[str, Any]) -> None:
     with contextlib.suppress(Exception):  # after any error, the connection cannot be used
         while environ["wsgi.input"].read(_PIECE_BYTES) and time.monotonic() < deadline:
             pass
-
-
-def _check_type(request: falcon.Request, *, required: bool) -> None:
-    given = request.env.get("CONTENT_TYPE") or ""
-    if given == _JSON:
-        return
-    if not given.strip():
-        if required:
-            raise bad_request(f"the request has no content type: send Content-Type: {_JSON}")
-        return
-    media_type, parameters = falcon.parse_header(given)
-    charset = parameters.get("charset", "utf-8")
-    if media_type.strip().lower() != _JSON or charset.lower() not in _UTF8:
-        raise unsupported_media_type(f"content type {given[:100]!r} is not supported: send {_JSON} in UTF-8")
 
 
 def read_body(environ: dict[str, Any], settings: ApiSettings) -> bytes:

@@ -137,20 +137,20 @@ def _hash_of(*parts: str) -> hashlib._Hash:
     return hashlib.sha256(b"".join(len(part).to_bytes(4, "big") + part for part in encoded))
 
 
-def publish_samples(posts: PostContext, post: ParsedPost, request: falcon.Request, created: float) -> None:
-    """Publish the valid samples of a Prometheus or OpenTelemetry request, and return after all are acknowledged.
+def publish_samples(posts: PostContext, post: ParsedPost, tenant: str, created: float) -> list[Violation]:
+    """Publish the valid samples of a Prometheus or OpenTelemetry request; see `Publishing.publish_fitting`.
 
     A repeated sample has the same id in every request, derived from tenant, region, series, time, value and value_meta.
     Raises `Problem` like `Publishing.publish`, and `Problem` (429) if the tenant's series exceed the limit.
     """
-    tenant, settings = request.context.tenant, posts.settings
+    settings = posts.settings
     if posts.series_limit is not None:
         posts.series_limit.admit(tenant, post.valid, post.indices)
-    note_delivered(request.env, len(post.valid), post.total - len(post.valid))
     values = posts.encoded("metrics", metric.envelopes(post.valid, tenant, settings.region, created))
     owner = _hash_of(tenant, settings.region).digest()[:16]
     ids = map(b"".join, zip([owner] * len(values), *post.id_parts, strict=True))
-    posts.publishing.publish(TopicMessages(settings.metrics_topic, IdentifiedRecords(values, ids)), keyed=True)
+    bulk = TopicMessages(settings.metrics_topic, IdentifiedRecords(values, ids))
+    return posts.publishing.publish_fitting(bulk, post.indices, keyed=True)
 
 
 def refusal(violations: Sequence[Violation]) -> Problem:

@@ -14,6 +14,7 @@ from monasca_common.api.log_fields import Reason
 from monasca_common.api.problems import Problem, too_large, unavailable
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import DeliveryReport, MessageTooLarge, PooledProducer, ProducerPool, QueueFull, Record
+from monasca_common.models.errors import Violation
 
 LOG = logging.getLogger(__name__)
 
@@ -73,6 +74,19 @@ class Publishing:
         if not all(report.ok for report in reports):
             raise _undelivered(reports)
 
+    def publish_fitting(self, bulk: TopicMessages, indices: Sequence[int], *, keyed: bool) -> list[Violation]:
+        """Publish like `publish`, but return a violation for each message that is too large for Kafka. ``indices``: the
+        positions of the messages in the request."""
+        [report] = self.attempt(bulk, keyed=keyed)
+        large = [
+            Violation(f"item {indices[failed.index]}", f"has {error.size} bytes: at most {error.limit} are allowed")
+            for failed in report.failed
+            if isinstance(error := failed.error, MessageTooLarge)
+        ]
+        if len(large) < len(report.failed) + len(report.unknown):
+            raise _undelivered([report])
+        return large
+
     def attempt(self, *bulks: TopicMessages, keyed: bool) -> list[DeliveryReport]:
         """Publish like `publish`, but return a report for each bulk that has messages.
 
@@ -126,12 +140,10 @@ def _refused(reason: str, bulks: Sequence[TopicMessages], *, keyed: bool) -> Pro
 
 
 def _undelivered(reports: Sequence[DeliveryReport]) -> Problem:
-    undelivered = [delivery for report in reports for delivery in (*report.failed, *report.unknown)]
-    counts = {
-        "delivered": sum(report.delivered_count for report in reports),
-        "failed": sum(len(report.failed) for report in reports),
-        "unknown": sum(len(report.unknown) for report in reports),
-    }
+    failed = [delivery for report in reports for delivery in report.failed]
+    undelivered = [*failed, *(delivery for report in reports for delivery in report.unknown)]
+    delivered = sum(report.delivered_count for report in reports)
+    counts = {"delivered": delivered, "failed": len(failed), "unknown": len(undelivered) - len(failed)}
     LOG.warning("%d messages of a request were not delivered; first error: %s", len(undelivered), undelivered[0].error)
     counted = ", ".join(f"{count} {outcome}" for outcome, count in counts.items())
     if all(isinstance(delivery.error, MessageTooLarge) for delivery in undelivered):

@@ -70,13 +70,12 @@ class Metrics(_List):
         if posts.series_limit is not None:
             posts.series_limit.admit(tenant, post.valid, post.indices)
         values = metric.envelopes(post.valid, tenant, settings.region, created)
-        bulk = TopicMessages(settings.metrics_topic, records(posts.encoded("metrics", values), post, request, key))
+        bulks = [TopicMessages(settings.metrics_topic, records(posts.encoded("metrics", values), post, request, key))]
         if post.rejected:
-            rejected = self._dead_letters(post, request, key, created)
-            posts.publishing.publish(bulk, rejected, keyed=key is not None)
+            bulks.append(self._dead_letters(post, request, key, created))
+        posts.publishing.publish(*bulks, keyed=key is not None)
+        if post.rejected:
             response.set_header(REJECTED_HEADER, str(len(post.rejected)))
-        else:
-            posts.publishing.publish(bulk, keyed=key is not None)
         response.status = falcon.HTTP_204
 
     def on_get(self, request: falcon.Request, response: falcon.Response) -> None:

@@ -23,7 +23,7 @@ from monasca_common.api.log_fields import note_delivered
 from monasca_common.api.problems import bad_request, too_large
 from monasca_common.api.publishing import TopicMessages
 from monasca_common.models import log
-from monasca_common.models.errors import InvalidEnvelope
+from monasca_common.models.errors import InvalidEnvelope, Violation
 from monasca_common.models.otlp.logs import parse_logs
 from monasca_common.models.otlp.metrics import add_samples
 from monasca_common.models.otlp.requests import from_json, from_protobuf
@@ -66,21 +66,21 @@ class _Export:
         except InvalidEnvelope as error:
             problem = too_large if any(violation.too_large for violation in error.violations) else bad_request
             raise problem(f"the body {error}") from None
-        refused = post.total - len(post.valid)
-        note_delivered(request.env, 0, refused)
-        if post.valid:
-            self._publish(post, request, key, created)
+        large = self._publish(post, request, key, created) if post.valid else []
+        delivered = len(post.valid) - len(large)
+        refused, violations = post.total - delivered, (*post.violations, *large)
+        note_delivered(request.env, delivered, refused)
         answer = self._response()
         if refused:
             setattr(answer.partial_success, self._rejected, refused)
-            answer.partial_success.error_message = f"{refused} items were refused: {violations_text(post.violations)}"
+            answer.partial_success.error_message = f"{refused} items were refused: {violations_text(violations)}"
         response.content_type = media_type
         response.data = answer.SerializeToString() if media_type == _PROTOBUF else MessageToJson(answer).encode()
 
     def _parse(self, message: Any, rules: PostRules) -> ParsedPost:
         raise NotImplementedError
 
-    def _publish(self, post: ParsedPost, request: falcon.Request, key: str | None, created: float) -> None:
+    def _publish(self, post: ParsedPost, request: falcon.Request, key: str | None, created: float) -> list[Violation]:
         raise NotImplementedError
 
 
@@ -95,8 +95,8 @@ class ExportMetrics(_Export):
         add_samples(message, frozenset(self._posts.settings.otlp_attributes), samples)
         return samples.post()
 
-    def _publish(self, post: ParsedPost, request: falcon.Request, _key: str | None, created: float) -> None:
-        publish_samples(self._posts, post, request, created)
+    def _publish(self, post: ParsedPost, request: falcon.Request, _key: str | None, created: float) -> list[Violation]:
+        return publish_samples(self._posts, post, request.context.tenant, created)
 
 
 class ExportLogs(_Export):
@@ -108,9 +108,9 @@ class ExportLogs(_Export):
     def _parse(self, message: Any, rules: PostRules) -> ParsedPost:
         return parse_logs(message, frozenset(self._posts.settings.otlp_attributes), rules)
 
-    def _publish(self, post: ParsedPost, request: falcon.Request, key: str | None, created: float) -> None:
+    def _publish(self, post: ParsedPost, request: falcon.Request, key: str | None, created: float) -> list[Violation]:
         """Publish logs; derive ids only from an Idempotency-Key, because without it equal logs can be distinct."""
         posts, settings = self._posts, self._posts.settings
         values = log.envelopes(post.valid, request.context.tenant, settings.region, created)
         bulk = TopicMessages(settings.logs_topic, records(posts.encoded("logs", values), post, request, key))
-        posts.publishing.publish(bulk, keyed=key is not None)
+        return posts.publishing.publish_fitting(bulk, post.indices, keyed=key is not None)

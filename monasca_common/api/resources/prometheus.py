@@ -7,6 +7,7 @@ import falcon
 
 from monasca_common.api.body import read_body, snappy_decompressed
 from monasca_common.api.ingest import PostContext, parsed, publish_samples, violations_text
+from monasca_common.api.log_fields import note_delivered
 from monasca_common.api.problems import bad_request, unsupported_media_type
 from monasca_common.models import remote_write, remote_write_v2
 from monasca_common.storage.base import Kind
@@ -30,18 +31,18 @@ class RemoteWrite:
         body = snappy_decompressed(read_body(request.env, posts.settings), posts.settings)
         created = posts.creation_time(None)
         post = parsed(_PARSERS[message], body, posts.rules(Kind.METRICS, created)) if body else remote_write.parse(body)
-        if post.valid:
-            publish_samples(posts, post, request, created)
-        counts = {"Samples": len(post.valid), "Histograms": 0, "Exemplars": 0} if message == _MESSAGE_2 else {}
+        large = publish_samples(posts, post, request.context.tenant, created) if post.valid else []
+        delivered = len(post.valid) - len(large)
+        refused, violations = post.total - delivered, (*post.violations, *large)
+        counts = {"Samples": delivered, "Histograms": 0, "Exemplars": 0} if message == _MESSAGE_2 else {}
         written = {_WRITTEN.format(kind): str(count) for kind, count in counts.items()}
-        if post.violations:
-            refused = post.total - len(post.valid)
+        if violations:
             raise bad_request(
-                f"{refused} of {post.total} samples were refused; the others are stored: "
-                f"{violations_text(post.violations)}",
+                f"{refused} of {post.total} samples were refused; the others are stored: {violations_text(violations)}",
                 headers=written,
-                details={"delivered": len(post.valid), "rejected": refused},
+                details={"delivered": delivered, "rejected": refused},
             )
+        note_delivered(request.env, delivered, 0)
         response.set_headers(written)
         response.status = falcon.HTTP_204
 

@@ -18,6 +18,7 @@ from monasca_common.api.resources import otlp
 from monasca_common.api.settings import ApiSettings
 from monasca_common.kafka import producer_pool
 from monasca_common.kafka.message import MESSAGE_ID_HEADER
+from monasca_common.kafka.testing import Fail
 from monasca_common.storage.settings import RowLimits
 from monasca_common.tests.unit.api.api_case import NOW_MS, SECONDS, ApiCase
 from monasca_common.tests.unit.models import test_otlp as requests
@@ -60,6 +61,16 @@ class TestMetrics(ApiCase):
         self.assertEqual((200, 2, 1), (answer.status_code, partial.rejected_data_points, len(self.records())))
         self.assertIn("2 items were refused: metric 'cpu' time_unix_nano is required", partial.error_message)
         self.assertIn("is older than the retention", partial.error_message)
+
+    def test_a_point_too_large_for_kafka_is_refused_and_the_others_are_accepted(self):
+        self.kafka.broker.create_topic("small", 1, max_message_bytes=1000)
+        large = requests.point(attributes=requests.attributes(**{f"d{number}": "x" * 200 for number in range(9)}))
+        message = requests.request(requests.gauge(requests.point(time_unix_nano=0), large, requests.point()))
+        client = self.new_client(metrics_topic="small")
+        answer = self.post(METRICS, message.SerializeToString(), PROTOBUF, client=client)
+        partial = ExportMetricsServiceResponse.FromString(answer.content).partial_success
+        self.assertEqual((200, 2, 1), (answer.status_code, partial.rejected_data_points, len(self.records("small"))))
+        self.assertRegex(partial.error_message, r"item 1 has \d{4} bytes: at most 1000 are allowed$")
 
     def test_a_request_without_an_accepted_point_gets_status_200(self):
         for body in (b"", requests.request(requests.gauge(requests.point(time_unix_nano=0)))):
@@ -174,6 +185,26 @@ class TestLogs(ApiCase):
     def test_refused_records_are_counted_in_protobuf(self):
         answer = self.post(LOGS, requests.log_request(time_unix_nano=1_000_000).SerializeToString(), PROTOBUF)
         self.assertEqual(1, ExportLogsServiceResponse.FromString(answer.content).partial_success.rejected_log_records)
+
+    def test_a_record_too_large_for_kafka_is_refused_and_counted_and_the_others_are_accepted(self):
+        self.kafka.broker.create_topic("small", 1, max_message_bytes=1000)
+        bodies = [{"body": {"stringValue": text}} for text in ("\0", "a", "b" * 2000, "c")]
+        client = self.new_client(logs_topic="small")
+        answer = self.post(LOGS, {"resourceLogs": [{"scopeLogs": [{"logRecords": bodies}]}]}, client=client)
+        self.assertEqual((200, "2"), (answer.status_code, answer.json["partialSuccess"]["rejectedLogRecords"]))
+        self.assertIn("item 2 has 2", answer.json["partialSuccess"]["errorMessage"])
+        self.assertEqual(["a", "c"], sorted(envelope["log"]["message"] for envelope in self.values("small")))
+        counted = client.simulate_get("/metrics").text
+        for outcome in ("delivered", "rejected"):
+            self.assertIn(f'monasca_api_messages_total{{kind="logs",outcome="{outcome}"}} 2.0', counted)
+
+    def test_a_record_too_large_for_kafka_does_not_hide_that_another_is_not_acknowledged(self):
+        self.kafka.broker.create_topic("small", 1, max_message_bytes=1000)
+        self.kafka.broker.inject("produce", Fail("INVALID_RECORD"), topic="small")
+        bodies = [{"body": {"stringValue": text}} for text in ("a", "b" * 2000)]
+        client = self.new_client(logs_topic="small")
+        answer = self.post(LOGS, {"resourceLogs": [{"scopeLogs": [{"logRecords": bodies}]}]}, client=client)
+        self.assertEqual((503, 2), (answer.status_code, answer.json["error"]["failed"]))
 
     def test_only_an_idempotency_key_identifies_a_repeated_request(self):
         for headers, different in (({}, 2), ({"Idempotency-Key": "k"}, 3)):

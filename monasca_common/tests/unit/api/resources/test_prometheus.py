@@ -61,6 +61,17 @@ class WriteTest(RemoteWriteCase):
             self.assertIn(f'monasca_api_messages_total{{kind="metrics",outcome="{outcome}"}} {count}.0', counted)
         self.assertEqual([1.0, 3.0], sorted(row.value for row in self.rows()))
 
+    def test_a_sample_too_large_for_kafka_is_refused_and_the_others_are_stored(self):
+        self.kafka.broker.create_topic("small", 1, max_message_bytes=1000)
+        client = self.new_client(metrics_topic="small")
+        large = up((1.0, NOW_MS), **{f"d{number}": "x" * 200 for number in range(9)})
+        answer = self.write(up((1.0, 5)), large, up((1.0, NOW_MS)), client=client)
+        self.assertEqual(400, answer.status_code)
+        self.assertIn("2 of 3 samples were refused; the others are stored", self.message(answer))
+        self.assertIn("item 1 has 2", self.message(answer))
+        self.assertEqual((1, 2), (answer.json["error"]["delivered"], answer.json["error"]["rejected"]))
+        self.assertEqual(1, len(self.records("small")))
+
     def test_limits_of_storage_apply(self):
         client = self.new_client(limits=RowLimits(max_dimensions=1))
         self.assertEqual(204, self.write(up((1.0, NOW_MS), a="b"), client=client).status_code)
