@@ -33,6 +33,7 @@ from monasca_common.storage.sql.reader import SqlReader
 PATH = "/v2.0/metrics"
 REJECTED_HEADER = "Monasca-Rejected"
 _MAX_ERROR_TEXT = 1000
+_MAX_DEAD_LETTER_BYTES = 500_000  # below the default of Kafka's max.message.bytes, 1 MiB
 
 
 def add_routes(app: falcon.App[Any, Any], posts: PostContext, reader: SqlReader) -> None:
@@ -88,7 +89,7 @@ class Metrics(_List):
     def _dead_letters(
         self, post: ParsedPost, request: falcon.Request, key: str | None, created: float
     ) -> TopicMessages:
-        """Return the invalid metrics in envelopes but otherwise unchanged, so that they can be corrected and
+        """Return the invalid metrics in envelopes, unchanged unless very large, so that they can be corrected and
         replayed."""
         settings = self._posts.settings
         tenant: str = request.context.tenant
@@ -97,22 +98,23 @@ class Metrics(_List):
         ids: Sequence[bytes | None] = [None] * len(elements)
         if key is not None:
             ids = message_ids(tenant, request.path, key, elements, [rejected.index for rejected in post.rejected])
-        return TopicMessages(
-            settings.rejected_metrics_topic,
-            [
-                Record(
-                    envelope,
-                    headers=(
-                        (dead_letters.ORIGIN_TOPIC, settings.metrics_topic.encode()),
-                        (dead_letters.ERROR_CLASS, b"monasca_common.models.errors.InvalidEnvelope"),
-                        (dead_letters.ERROR_TEXT, _error_text(rejected)),
-                        (dead_letters.FIRST_FAILURE, b"%d" % round(created * 1000)),
-                    ),
-                    message_id=own_id,
-                )
-                for rejected, envelope, own_id in zip(post.rejected, envelopes, ids, strict=True)
-            ],
-        )
+        letters = [
+            Record(
+                envelope,
+                headers=(
+                    (dead_letters.ORIGIN_TOPIC, settings.metrics_topic.encode()),
+                    (dead_letters.ERROR_CLASS, b"monasca_common.models.errors.InvalidEnvelope"),
+                    (dead_letters.ERROR_TEXT, _error_text(rejected)),
+                    (dead_letters.FIRST_FAILURE, b"%d" % round(created * 1000)),
+                ),
+                message_id=own_id,
+            )
+            for rejected, envelope, own_id in zip(post.rejected, envelopes, ids, strict=True)
+        ]
+        for index, envelope in enumerate(envelopes):
+            if len(envelope) > _MAX_DEAD_LETTER_BYTES:  # Kafka would refuse it, and the agent would repeat its batch
+                letters[index] = dead_letters.shrink(letters[index], len(envelope), _MAX_DEAD_LETTER_BYTES)
+        return TopicMessages(settings.rejected_metrics_topic, letters)
 
 
 class MetricNames(_List):

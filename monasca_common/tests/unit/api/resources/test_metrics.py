@@ -178,6 +178,14 @@ class TestDropping(ApiCase):
         self.assertEqual(503, answer.status_code)
         self.assertEqual((1, 1), (answer.json["error"]["delivered"], answer.json["error"]["failed"]))
 
+    def test_an_invalid_metric_too_large_for_the_dead_letter_topic_is_cut(self):
+        answer = self.post(_METRICS, [metric("a"), metric("b" * 2**20), metric("(")])
+        self.assertEqual((204, "2"), (answer.status_code, answer.headers["Monasca-Rejected"]))
+        self.assertEqual(["a"], [value["metric"]["name"] for value in self.values()])
+        small, cut = sorted(self.records("metrics.dlq"), key=lambda record: len(record.value))
+        self.assertNotIn("dead-letter-value-cut-from", dict(small.headers))
+        self.assertGreater(int(dict(cut.headers)["dead-letter-value-cut-from"]), 2**20)
+
     def test_invalid_json_is_refused_with_drop(self):
         self.assertEqual(400, self.post(_METRICS, b"[{").status_code)
 
