@@ -52,7 +52,7 @@ _GROUPS_AT_ONCE = 50
 # The errors of groups that do not exist or are of another kind.
 _WITHOUT_MEMBERS = (KafkaError.GROUP_ID_NOT_FOUND, KafkaError.INCONSISTENT_GROUP_PROTOCOL)
 _LATE_SECONDS = 0.5
-_SETTLE_SECONDS = 1.0
+_SETTLE_SECONDS = 2.0
 
 # The client's errors for brokers that do not respond or are unreachable. The brokers' own errors have other names.
 _UNANSWERED = ("_TIMED_OUT", "_TRANSPORT", "_ALL_BROKERS_DOWN", "_RESOLVE")
