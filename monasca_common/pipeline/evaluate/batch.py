@@ -72,8 +72,7 @@ FOLDED = (
 KEY = ("sub_expression_id", "match_key", "window_start", "series_id")
 _PLACE = ("partition", "offset", "unix_millis(timestamp) AS kafka_ms")
 _MOST_REMEMBERED = 200_000
-_RECENT = 100
-"""The number of records whose times in Kafka show how far a partition was read."""
+_RECENT = 100  # number of records whose times in Kafka show how far a partition was read
 _TOO_NEW = Rejection(TOO_NEW, "metric.timestamp is too far in the future: is it in milliseconds?")
 
 #: Called with the last offset in each partition and the time up to which it was read, and with the starts of the
